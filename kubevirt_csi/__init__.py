@@ -1,0 +1,1 @@
+"""CSI driver for Kubernetes clusters whose nodes are KubeVirt virtual machines."""

@@ -1,0 +1,86 @@
+"""The management cluster as the controller's operations need it.
+
+Reads come from a watched cache unless ``fresh`` is asked for: a dangerous decision (detached? exclusive? unused?) takes
+a fresh read of the objects concerned. All methods raise the driver's own errors only: Unavailable when the API does not
+answer or may have carried out a write, PermissionDenied when the account lacks a verb, DeadlineExceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from kubevirt_csi.domain.infra_volumes import InfraVolume, NewVolume
+from kubevirt_csi.domain.machines import Machine, Plug
+
+
+class Stale(Exception):
+    """The object changed since it was read (409 by resourceVersion, or a UID that is no longer there)."""
+
+
+class Volumes(Protocol):
+    """DataVolumes and claims of this tenant, joined by name; what lacks the tenant's labels does not exist."""
+
+    async def get(self, volume_id: str, *, fresh: bool = False) -> InfraVolume | None:
+        """The volume, from either or both of its objects; None when neither exists for this tenant."""
+
+    async def create(self, volume: NewVolume) -> None:
+        """Creates the DataVolume. One of that name that exists already is not an error: the caller reads it back.
+
+        Raises:
+            InvalidArgument: an admission rule refused it, with CDI's text.
+            ResourceExhausted: an object-count quota refused it.
+        """
+
+    async def delete(self, volume: InfraVolume) -> None:
+        """Deletes the DataVolume (or the bare claim) with its UID as precondition. One that is gone is not an error.
+
+        Raises:
+            Stale: another object bears the name now.
+        """
+
+    async def annotate(self, volume: InfraVolume, annotations: Mapping[str, str | None]) -> InfraVolume:
+        """Writes annotations of the claim (None removes one), guarded by the resourceVersion that ``volume`` has.
+
+        Raises:
+            Stale: the claim changed or went meanwhile.
+            NotFound: the volume has no claim yet.
+        """
+
+    def changed(self, volume_id: str) -> Awaitable[None]:
+        """An awaitable of the next change of the volume's objects in the cache, or of a re-established watch.
+
+        Every change after this call counts, so a waiter takes the awaitable, reads, and then awaits; one that is
+        dropped without being awaited costs nothing.
+        """
+
+
+class Machines(Protocol):
+    """VMs and VMIs of the infra namespace."""
+
+    async def get(self, name: str, *, fresh: bool = False) -> Machine | None:
+        """The machine; None when neither VM nor VMI exists. A VM outside the configured selector does not exist."""
+
+    async def holders(self, claim: str, *, fresh: bool = False) -> list[Machine]:
+        """Every machine of the namespace that has the claim in VM spec, VMI spec or VMI status.
+
+        The selector does not apply: a disk held by a foreign VM is held.
+        """
+
+    async def add_volume(self, vm: str, plug: Plug) -> None:
+        """Sends ``addvolume`` to the VM's subresource; accepted means written down, not attached.
+
+        Raises:
+            Stale: 409, or 422 for a lost race inside the API: read the machine again and decide by state.
+            InvalidArgument, FailedPrecondition: refused by admission, with KubeVirt's text.
+            NotFound: no such VM.
+        """
+
+    async def remove_volume(self, vm: str, volume_id: str) -> None:
+        """Sends ``removevolume`` to the VM's subresource. Errors as for ``add_volume``."""
+
+    async def remove_volume_from_instance(self, vm: str, volume_id: str) -> None:
+        """Sends ``removevolume`` to the VMI, for an instance whose VM object is gone. Errors as for ``add_volume``."""
+
+    def changed(self, name: str) -> Awaitable[None]:
+        """As for volumes: the next change of the VM or VMI in the cache, or of a re-established watch."""
