@@ -1,0 +1,150 @@
+"""Runs the test stages one after another and says of each in one line how it went and how long it took.
+
+``python -m tests.stages check`` is the quick part, ``all`` everything. The slow builds (Go programs, guest image) run
+beside the first stages, which do not need them. The output of each stage goes to ``logs/STAGE.log``; of a stage that
+failed the end is shown, and the later stages are not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LOGS = ROOT / "logs"
+TAIL_LINES = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A named command with its deadline in seconds; ``background`` ones run beside those up to their join."""
+
+    name: str
+    command: tuple[str, ...]
+    timeout: float
+    tests: bool = False
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return LOGS / f"{self.name}.log"
+
+    @property
+    def report(self) -> Path:
+        """Where pytest counts its tests."""
+        return LOGS / f"{self.name}.xml"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The command as it is run."""
+        return [*self.command, f"--junit-xml={self.report}"] if self.tests else list(self.command)
+
+
+def python(*arguments: str) -> tuple[str, ...]:
+    """A command in this interpreter's environment."""
+    return (sys.executable, "-m", *arguments)
+
+
+def pytest(name: str, *arguments: str, timeout: float) -> Stage:
+    """A stage of tests."""
+    return Stage(name=name, command=python("pytest", "-q", *arguments), timeout=timeout, tests=True)
+
+
+BUILD = Stage(name="build", command=python("e2e.lab.images"), timeout=2400)
+CHECK = (
+    Stage(name="lint", command=python("ruff", "check", "."), timeout=120),
+    Stage(name="format", command=python("ruff", "format", "--check", "."), timeout=120),
+    Stage(name="types", command=python("mypy"), timeout=600),
+    Stage(name="imports", command=(str(Path(sys.executable).parent / "lint-imports"),), timeout=120),
+    pytest("unit", "-n", "2", "tests/unit", "tests/properties", "tests/architecture", timeout=600),
+)
+TIERS = (
+    pytest("host", "tests/host", timeout=600),
+    pytest("api", "tests/api", "tests/lab", timeout=900),
+    pytest("guest", "tests/guest", timeout=600),
+    pytest("e2e", "e2e/suites", timeout=1500),
+)
+
+
+def run(stage: Stage) -> bool:
+    """Runs the stage to its end and prints its line, and the tail of its log when it failed."""
+    started = time.monotonic()
+    with stage.log.open("wb") as log:
+        try:
+            code = subprocess.run(
+                stage.arguments, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=stage.timeout
+            ).returncode
+        except subprocess.TimeoutExpired:
+            log.write(f"\nended after {stage.timeout:.0f} s, the stage's limit\n".encode())
+            code = -1
+    return tell(stage, passed=code == 0, seconds=time.monotonic() - started)
+
+
+def tell(stage: Stage, *, passed: bool, seconds: float) -> bool:
+    """One line a stage."""
+    print(f"{stage.name:<8} {'ok' if passed else 'FAILED':<7} {seconds:7.1f} s", flush=True)
+    if not passed:
+        lines = stage.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        print("\n".join([f"--- end of {stage.log.relative_to(ROOT)}", *lines, "---"]), flush=True)
+    return passed
+
+
+def counted(stages: Sequence[Stage]) -> str:
+    """The closing line: how many tests passed, failed and were skipped in all stages that ran."""
+    total = failed = skipped = 0
+    for stage in stages:
+        if not stage.tests or not stage.report.exists():
+            continue
+        for suite in ET.parse(stage.report).getroot().iter("testsuite"):  # noqa: S314 - written by our own pytest
+            total += int(suite.get("tests", 0))
+            failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            skipped += int(suite.get("skipped", 0))
+    return f"{total - failed - skipped} passed, {failed} failed, {skipped} skipped"
+
+
+def run_check() -> bool:
+    """The quick stages."""
+    return all(run(stage) for stage in CHECK)
+
+
+def run_all() -> bool:
+    """The builds beside the quick stages, then the tiers."""
+    started = time.monotonic()
+    with BUILD.log.open("wb") as log:
+        build = subprocess.Popen(BUILD.arguments, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        if not run_check():
+            return False
+        code = build.wait(timeout=BUILD.timeout)
+    finally:
+        if build.poll() is None:
+            build.terminate()
+            build.wait(timeout=60)
+    if not tell(BUILD, passed=code == 0, seconds=time.monotonic() - started):
+        return False
+    return all(run(stage) for stage in TIERS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the chosen stages; the exit code is 0 when all passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.stages", description=__doc__.splitlines()[0])
+    parser.add_argument("which", choices=("check", "all"))
+    which = parser.parse_args(arguments).which
+    LOGS.mkdir(exist_ok=True)
+    for old in LOGS.iterdir():
+        old.unlink()
+    started = time.monotonic()
+    passed = run_check() if which == "check" else run_all()
+    print(f"{'all ok' if passed else 'FAILED'} after {time.monotonic() - started:.0f} s, logs in {LOGS}")
+    print(counted([*CHECK, *TIERS]))
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
