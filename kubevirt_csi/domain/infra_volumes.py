@@ -20,6 +20,9 @@ NAME = PREFIX + "name"
 DIGEST = PREFIX + "digest"
 FORMAT_OVERRIDE = PREFIX + "format-override"
 
+SUCCEEDED = "Succeeded"
+WAITING_FOR_CONSUMER = ("WaitForFirstConsumer", "PendingPopulation")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
@@ -78,6 +81,38 @@ class InfraVolume:
         if self.data_volume is not None and self.data_volume.size_bytes:
             return self.data_volume.size_bytes
         return self.claim.size_bytes if self.claim is not None else 0
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the guest will see, in bytes: a Block claim's real capacity once it is bound, never less than asked.
+
+        The capacity of a Filesystem claim says nothing, because it includes the overhead around the disk image.
+        """
+        real = self.claim.capacity_bytes if self.claim is not None and self.claim.volume_mode == "Block" else None
+        return max(self.size_bytes, real or 0)
+
+    @property
+    def populates_on_use(self) -> bool:
+        """Whether only a consumer, so the hot-plug itself, makes the infra cluster bind and fill it."""
+        return self.data_volume is not None and self.data_volume.phase in WAITING_FOR_CONSUMER
+
+    @property
+    def decided(self) -> bool:
+        """Whether the volume can be plugged: it is filled, or waits for its consumer; a bare claim always can."""
+        if self.data_volume is None:
+            return self.claim is not None
+        return self.data_volume.phase == SUCCEEDED or self.populates_on_use
+
+    def describe(self) -> str:
+        """Phase and CDI's condition texts, where the infra cluster's own errors surface; for people."""
+        if self.data_volume is None:
+            return "no DataVolume" if self.claim is not None else "nothing of it exists"
+        words = [f"DataVolume phase {self.data_volume.phase or 'not set yet'}"]
+        for condition in self.data_volume.conditions:
+            if condition.status != "True" and (condition.message or condition.reason):
+                told = ": ".join(word for word in (condition.reason, condition.message) if word)
+                words.append(f"{condition.type} {told}")
+        return "; ".join(words)
 
     @property
     def deleting(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from kubevirt_csi.domain.volumes import Bus
 
 READY = "Ready"
+RUNNING = "Running"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class Plug:
     read_only: bool = False
     shared: bool = False
     """Several VMs write it at once (raw block ReadWriteMany)."""
+    bare_claim: bool = False
+    """The claim has no DataVolume (any more), so the volume refers to the claim itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +98,23 @@ class Machine:
     failure: str = ""
     """Message of the VM's condition of type Failure, where KubeVirt tells why hot-plug changes do not get through."""
 
+    @property
+    def running(self) -> bool:
+        """Whether there is a guest that can take a disk now; a VM that still boots would wait for it with its boot."""
+        return self.instance is not None and self.instance.phase == RUNNING and not self.instance.deleting
+
+    @property
+    def live_instance(self) -> Instance | None:
+        """The instance, unless it has ended: then its status is never updated again and its disks are free."""
+        return None if self.instance is None or self.instance.over else self.instance
+
     def names_of(self, claim: str) -> frozenset[str]:
         """The volume names under which the claim is anywhere in this machine, by claim or by name."""
         found = {v.name for v in self.volumes.values() if claim in (v.claim, v.name)}
-        if self.instance is not None:
-            found |= {v.name for v in self.instance.volumes.values() if claim in (v.claim, v.name)}
-            found |= {s.name for s in self.instance.statuses.values() if claim in (s.claim, s.name)}
+        instance = self.live_instance
+        if instance is not None:
+            found |= {v.name for v in instance.volumes.values() if claim in (v.claim, v.name)}
+            found |= {s.name for s in instance.statuses.values() if claim in (s.claim, s.name)}
         return frozenset(found)
 
     def holds(self, claim: str) -> bool:
@@ -109,7 +123,21 @@ class Machine:
 
     def attached(self, volume_id: str) -> bool:
         """Whether the guest that runs now has the disk."""
-        if self.instance is None:
-            return False
-        status = self.instance.statuses.get(volume_id)
+        instance = self.live_instance
+        status = instance.statuses.get(volume_id) if instance is not None else None
         return status is not None and status.attached
+
+    def unsettled(self) -> frozenset[str]:
+        """The hot-plugged volumes that are on their way in or out; empty while no guest runs.
+
+        KubeVirt replaces one pod for every change, so a change that is sent now delays or breaks these.
+        """
+        if self.instance is None or not self.running:
+            return frozenset()
+        instance = self.instance
+        seen = {v.name for v in instance.volumes.values() if v.hotpluggable}
+        seen |= {s.name for s in instance.statuses.values() if s.hotplug}
+        wanted = {v.name for v in self.volumes.values() if v.hotpluggable}
+        if self.uid is None:
+            wanted = {v.name for v in instance.volumes.values() if v.hotpluggable}
+        return frozenset({name for name in wanted if not self.attached(name)} | (seen - wanted))

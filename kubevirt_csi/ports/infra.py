@@ -24,6 +24,9 @@ class Volumes(Protocol):
     async def get(self, volume_id: str, *, fresh: bool = False) -> InfraVolume | None:
         """The volume, from either or both of its objects; None when neither exists for this tenant."""
 
+    async def is_foreign(self, volume_id: str) -> bool:
+        """Whether an object of that name exists that lacks this tenant's labels, read afresh."""
+
     async def create(self, volume: NewVolume) -> None:
         """Creates the DataVolume. One of that name that exists already is not an error: the caller reads it back.
 
