@@ -54,7 +54,7 @@ class AccessMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file system: its type (empty = the driver's choice) and the class's mount options."""
+    """A file system: its type (empty = the driver's choice) and the class's mount options, one in each flag."""
 
     fs_type: str = ""
     flags: tuple[str, ...] = ()

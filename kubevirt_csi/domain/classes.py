@@ -1,0 +1,59 @@
+"""What a StorageClass may say: the parameters of CreateVolume.
+
+A key that nobody knows is refused, because a typo that is ignored makes wrong volumes silently. Keys under
+``csi.storage.k8s.io/`` are the sidecars' own, and ``fstype`` is their old spelling of the file system, which has
+already found its way into the volume capability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kubevirt_csi.domain.volumes import Bus
+from kubevirt_csi.errors import InvalidArgument
+
+INFRA_STORAGE_CLASS = "infraStorageClassName"
+BUS = "bus"
+KNOWN = (INFRA_STORAGE_CLASS, BUS)
+SIDECAR_PREFIX = "csi.storage.k8s.io/"
+OLD_FILE_SYSTEM_KEY = "fstype"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassParameters:
+    """A StorageClass, understood; ``infra_storage_class`` None leaves the choice to the infra cluster's default."""
+
+    infra_storage_class: str | None = None
+    bus: Bus = Bus.SCSI
+
+    @classmethod
+    def parse(cls, parameters: Mapping[str, str]) -> ClassParameters:
+        """Reads the parameters.
+
+        Raises:
+            InvalidArgument: an unknown key, with the keys that are known, or a value that is none.
+        """
+        own = {key: value for key, value in parameters.items() if not _is_the_sidecars(key)}
+        unknown = sorted(own.keys() - set(KNOWN))
+        if unknown:
+            raise InvalidArgument(
+                f"unknown StorageClass parameter {', '.join(unknown)}; this driver knows {', '.join(KNOWN)}"
+            )
+        return cls(infra_storage_class=own.get(INFRA_STORAGE_CLASS) or None, bus=_bus(own.get(BUS, "")))
+
+    def canonical(self) -> dict[str, str]:
+        """The same class in one spelling, with its defaults filled in."""
+        return {INFRA_STORAGE_CLASS: self.infra_storage_class or "", BUS: self.bus.value}
+
+
+def _is_the_sidecars(key: str) -> bool:
+    return key.startswith(SIDECAR_PREFIX) or key.lower() == OLD_FILE_SYSTEM_KEY
+
+
+def _bus(text: str) -> Bus:
+    try:
+        return Bus(text or Bus.SCSI.value)
+    except ValueError:
+        known = ", ".join(bus.value for bus in Bus)
+        raise InvalidArgument(f"StorageClass parameter {BUS}: {text!r} is not one of {known}") from None

@@ -1,0 +1,124 @@
+"""Composition root of the node role: builds the adapters to this worker's operating system and serves CSI to kubelet.
+
+It needs no API server and no credentials: which VM this node is was found out by the init container and lies in a file.
+Nothing here may import kubernetes_asyncio or aiohttp, which would more than double the memory of a process that runs on
+every node.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import structlog
+
+from kubevirt_csi.domain.nodes import NodeIdentity
+from kubevirt_csi.host import filesystems, mounts
+from kubevirt_csi.host.commands import Commands
+from kubevirt_csi.host.disks import SysfsDisks
+from kubevirt_csi.host.filesystems import HostFilesystems
+from kubevirt_csi.host.mounts import HostMounts
+from kubevirt_csi.host.places import HostPlaces
+from kubevirt_csi.host.records import HostRecords
+from kubevirt_csi.host.usage import HostUsage
+from kubevirt_csi.observe.health import Pages, Readiness
+from kubevirt_csi.observe.http_threaded import HttpServer
+from kubevirt_csi.observe.metrics import Metrics
+from kubevirt_csi.operations.publishing import Publishing
+from kubevirt_csi.operations.staging import Staging
+from kubevirt_csi.operations.usage import VolumeUsage
+from kubevirt_csi.rpc.serving import RpcServer, csi_services, until_signalled
+from kubevirt_csi.services import registration
+from kubevirt_csi.services.identity import IdentityService
+from kubevirt_csi.services.node import NodeService
+from kubevirt_csi.services.registration import KubeletRegistration
+from kubevirt_csi.settings import NodeSettings
+
+log = structlog.get_logger(__name__)
+
+SYSFS_ROOT = Path("/sys")
+DEV_ROOT = Path("/dev")
+PROGRAMS = (*filesystems.PROGRAMS, *mounts.PROGRAMS)
+TOOLS = "tools"
+UNREGISTER_SECONDS = 1.0
+
+
+async def run(settings: NodeSettings) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code.
+
+    At the end kubelet is told first that the driver goes, then running calls get the grace period. A mkfs that runs
+    keeps the process alive until it has ended.
+    """
+    identity = _identity(settings)
+    if identity is None:
+        return 1
+    metrics = Metrics(role="node")
+    readiness = Readiness((TOOLS, registration.CONDITION))
+    commands = Commands(search_path=os.environ.get("PATH", os.defpath))
+    _check_tools(commands, readiness)
+    service = await _node_service(settings, identity, commands)
+    server = RpcServer(
+        endpoint=settings.endpoint,
+        services=csi_services(identity=IdentityService(ready=lambda: readiness.ready), node=service),
+        metrics=metrics.rpc,
+    )
+    kubelet = KubeletRegistration(
+        plugins_registry=settings.plugins_registry,
+        csi_socket=settings.csi_socket,
+        readiness=readiness,
+        metrics=metrics.rpc,
+    )
+    http = HttpServer(address=settings.http_address, pages=Pages(readiness, metrics.registry))
+    settings.endpoint.path.parent.mkdir(parents=True, exist_ok=True)
+    await http.start()
+    try:
+        await server.start()
+        await kubelet.start()
+        await until_signalled()
+    finally:
+        await kubelet.stop(grace_seconds=UNREGISTER_SECONDS)
+        await server.stop(grace_seconds=settings.grace_period_seconds)
+        await http.stop()
+    return 0
+
+
+def _identity(settings: NodeSettings) -> NodeIdentity | None:
+    if settings.node_id is not None:
+        return NodeIdentity(node_id=settings.node_id)
+    try:
+        return NodeIdentity.from_json(settings.node_id_file.read_text())
+    except (OSError, ValueError) as error:
+        log.error(  # noqa: TRY400 - the text says it all
+            "node id unknown",
+            file=str(settings.node_id_file),
+            error=str(error),
+            advice="run `kubevirt-csi node-id` first, as the DaemonSet's init container does, or set --node-id",
+        )
+        return None
+
+
+def _check_tools(commands: Commands, readiness: Readiness) -> None:
+    missing = commands.missing(*PROGRAMS)
+    if missing:
+        log.error("programs are missing in the node plugin's image", programs=missing)
+        readiness.set(TOOLS, ready=False, reason=f"missing in the image: {', '.join(missing)}")
+    else:
+        readiness.set(TOOLS, ready=True, reason="all found")
+
+
+async def _node_service(settings: NodeSettings, identity: NodeIdentity, commands: Commands) -> NodeService:
+    places = HostPlaces()
+    disks = SysfsDisks(sysfs_root=SYSFS_ROOT, dev_root=DEV_ROOT)
+    host_mounts = HostMounts(commands, places=places, workspace=settings.state_dir / "mounts")
+    records = HostRecords(settings.state_dir / "volumes")
+    await host_mounts.open()
+    staging = Staging(
+        disks=disks, filesystems=HostFilesystems(commands), mounts=host_mounts, places=places, records=records
+    )
+    return NodeService(
+        node_id=identity.node_id,
+        topology=identity.topology,
+        staging=staging,
+        publishing=Publishing(staging=staging, disks=disks, mounts=host_mounts, places=places, records=records),
+        usage=VolumeUsage(mounts=host_mounts, places=places, usage=HostUsage()),
+    )

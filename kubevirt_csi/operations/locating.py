@@ -1,0 +1,70 @@
+"""Finds the disk of a volume in this node, and tells where that disk is in use.
+
+A disk shows up a moment after the controller's publish, so a missing one is waited for; SCSI hosts are asked once to
+look again. What is never done is to take the next best disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from kubevirt_csi.domain import disks as disk_rules
+from kubevirt_csi.domain.disks import Disk
+from kubevirt_csi.domain.mountinfo import MountEntry
+from kubevirt_csi.errors import Unavailable
+from kubevirt_csi.observe import context
+from kubevirt_csi.ports.host import Disks, Mounts, Places
+
+DISK_WAIT_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+RESCAN_AFTER_SECONDS = 2.0
+
+
+class Locating:
+    """Looks at the node's disks and mounts; changes nothing."""
+
+    def __init__(self, *, disks: Disks, mounts: Mounts, places: Places) -> None:
+        self._disks = disks
+        self._mounts = mounts
+        self._places = places
+
+    async def disk(self, *, volume_id: str, serial: str, wait_seconds: float = DISK_WAIT_SECONDS) -> Disk:
+        """The one disk with this serial, waited for.
+
+        Raises:
+            FailedPrecondition: several disks show the serial.
+            Unavailable: there is none, even after waiting and a rescan of the SCSI hosts.
+        """
+        now = asyncio.get_running_loop().time
+        start, pause, rescanned = now(), FIRST_PAUSE_SECONDS, False
+        while True:
+            seen = await self._disks.all()
+            found = disk_rules.matching(seen, serial)
+            if found is not None:
+                return found
+            waited = now() - start
+            if waited >= wait_seconds:
+                raise Unavailable(
+                    f"volume {volume_id} is attached, but no disk of this node showed its serial {serial} within "
+                    f"{wait_seconds:g} s. Disks seen: {_with_serials(seen)}. Look at the VM instance's volumeStatus in "
+                    "the infra cluster and at this node's kernel log"
+                )
+            if waited >= RESCAN_AFTER_SECONDS and not rescanned:
+                await self._disks.rescan()
+                rescanned = True
+            context.progress(f"a disk with serial {serial} to appear in this node")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def mounts_of(self, disk: Disk) -> tuple[MountEntry, ...]:
+        """All mounts of the disk that this process can see: its file system, and binds of its device node."""
+        table = await self._mounts.table()
+        # A bound device node is a mount of the folder it lies in; the name narrows it down, the number decides.
+        candidates = [entry for entry in table.entries if entry.root.rpartition("/")[2] == disk.name]
+        nodes = [entry for entry in candidates if await self._places.device_at(entry.mount_point) == disk.number]
+        return (*table.of(disk.number), *nodes)
+
+
+def _with_serials(seen: tuple[Disk, ...]) -> str:
+    return disk_rules.describe([disk for disk in seen if disk.bus is not None])

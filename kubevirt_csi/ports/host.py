@@ -1,0 +1,183 @@
+"""What the node's operations need from the worker's operating system.
+
+Every method either does its one thing or raises a ``DriverError``; waiting and deciding are the operations' business.
+Each has a deadline of its own, except making and checking a file system, which are never cut in half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from kubevirt_csi.domain.blank import Probe
+from kubevirt_csi.domain.disks import DeviceNumber, Disk
+from kubevirt_csi.domain.mountinfo import MountTable
+
+
+class Device(Protocol):
+    """An opened disk. While it is open its name and number cannot be given to another disk."""
+
+    @property
+    def disk(self) -> Disk:
+        """As it was read when it was opened."""
+
+    async def verify(self) -> None:
+        """Reads serial, device number and size again.
+
+        Raises:
+            Unavailable: they are no longer those of ``disk``.
+        """
+
+    async def in_use(self) -> bool:
+        """Whether the kernel or another program has it open exclusively (mounted anywhere, part of a raid...)."""
+
+    async def edges_are_zero(self) -> bool:
+        """Whether the first and the last MiB are all zero, read from the device and not from a cache."""
+
+    def zeroes(self, start: int) -> AsyncIterator[int]:
+        """Reads from ``start`` (bytes) to the end and yields the position up to which all was zero, ever further.
+
+        The iteration ends early where something else than zero was read.
+        """
+
+    async def read_mark(self) -> str | None:
+        """The volume id in the mark of a started format; None when there is no mark."""
+
+    async def write_mark(self, volume_id: str) -> None:
+        """Writes the mark and flushes it to the disk. The device must not be in use."""
+
+    async def erase_mark(self, volume_id: str) -> None:
+        """Replaces the volume's mark by zeroes and flushes them; a mark that mkfs has overwritten is no error."""
+
+    async def flush(self) -> None:
+        """Writes everything that the kernel still holds back for this device to it."""
+
+
+class Disks(Protocol):
+    """The disks of this node, read from the kernel at each call."""
+
+    async def all(self) -> tuple[Disk, ...]:
+        """Every whole block device. One that vanishes while it is read is left out."""
+
+    async def rescan(self) -> None:
+        """Asks the SCSI hosts to look for new disks. That there is none is no error."""
+
+    def opened(self, disk: Disk) -> AbstractAsyncContextManager[Device]:
+        """Opens the disk and verifies that the opened device is that disk.
+
+        Raises:
+            Unavailable: it has left, or its name now belongs to another disk.
+        """
+
+
+class Filesystems(Protocol):
+    """Programs that know file systems."""
+
+    async def probe(self, disk: Disk) -> Probe:
+        """What is on the disk. That nothing was recognised is an answer; that it could not be read is an error."""
+
+    async def make(self, disk: Disk, fs_type: str) -> None:
+        """Makes a file system, whatever is there. Runs to its end even when the caller is cancelled."""
+
+    async def check(self, disk: Disk, fs_type: str) -> None:
+        """Repairs what is safe to repair. Only for a disk that is not in use. Nothing is done for a journal-only type.
+
+        Raises:
+            FailedPrecondition: damage is left that a person has to look at.
+        """
+
+
+class Mounts(Protocol):
+    """The mount table and changes to it. Paths are absolute and spelt as ``Places.canonical`` does."""
+
+    async def table(self) -> MountTable:
+        """All mounts that this process sees."""
+
+    async def mount(self, *, device_path: str, target: str, fs_type: str, options: tuple[str, ...]) -> None:
+        """Mounts a file system on an existing folder."""
+
+    async def bind(self, *, source: str, target: str, read_only: bool) -> None:
+        """Shows the mount or device node at ``source`` at ``target`` too, read-only from its first moment if asked."""
+
+    async def unmount(self, target: str) -> None:
+        """Takes one mount off the path, never lazily.
+
+        Raises:
+            FailedPrecondition: it is busy.
+        """
+
+
+class Places(Protocol):
+    """The folders and files that mounts are put on."""
+
+    def canonical(self, path: str) -> str:
+        """The path as the mount table spells it: symbolic links in its folder are resolved."""
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is anything at the path, even a mount that no longer answers."""
+
+    async def device_at(self, path: str) -> DeviceNumber | None:
+        """The number of the device node at this path; None when there is something else or nothing."""
+
+    async def make_directory(self, path: str) -> None:
+        """Makes an empty folder; an empty one that exists is no error. The parent must exist.
+
+        Raises:
+            FailedPrecondition: something is there already.
+        """
+
+    async def make_file(self, path: str) -> None:
+        """Makes an empty file; an empty one that exists is no error. The parent must exist.
+
+        Raises:
+            FailedPrecondition: something is there already.
+        """
+
+    async def remove(self, path: str) -> None:
+        """Removes an empty folder or an empty regular file; a path that is gone is no error.
+
+        Raises:
+            Internal: anything else is there; it is kept.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystemUsage:
+    """Bytes and inodes of a mounted file system; ``available`` is what ordinary users may still use."""
+
+    total_bytes: int
+    available_bytes: int
+    used_bytes: int
+    total_inodes: int
+    available_inodes: int
+    used_inodes: int
+
+
+class Usage(Protocol):
+    """Figures of mounted volumes. A device that does not answer costs the caller a deadline, not the process."""
+
+    async def file_system(self, path: str) -> FileSystemUsage:
+        """Of the file system mounted at the path."""
+
+    async def device_bytes(self, path: str) -> int:
+        """The size of the block device whose node is at the path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What the node remembers of a volume that it may have written to: the serial by which its disk is found."""
+
+    volume_id: str
+    serial: str
+
+
+class Records(Protocol):
+    """The node's own memory of volumes, over restarts and reboots. What is in it counts as used."""
+
+    async def remember(self, record: Record) -> None:
+        """Writes it durably; doing so again is no error."""
+
+    async def recall(self, volume_id: str) -> Record | None:
+        """The record of the volume; None when this node never used it."""

@@ -1,0 +1,35 @@
+"""StorageClass parameters: known ones understood, unknown ones refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubevirt_csi.domain.classes import ClassParameters
+from kubevirt_csi.domain.volumes import Bus
+from kubevirt_csi.errors import InvalidArgument
+
+
+def test_an_empty_class_is_scsi_on_the_infra_clusters_default_class() -> None:
+    assert ClassParameters.parse({}) == ClassParameters(infra_storage_class=None, bus=Bus.SCSI)
+
+
+def test_both_parameters_are_read() -> None:
+    parameters = {"infraStorageClassName": "fast", "bus": "virtio"}
+    assert ClassParameters.parse(parameters) == ClassParameters(infra_storage_class="fast", bus=Bus.VIRTIO)
+
+
+def test_the_sidecars_keys_do_not_count() -> None:
+    parameters = {"csi.storage.k8s.io/pvc/name": "x", "csi.storage.k8s.io/fstype": "xfs", "fsType": "ext4"}
+    assert ClassParameters.parse(parameters) == ClassParameters()
+
+
+@pytest.mark.parametrize("key", ["Bus", "infraStorageClass", "csi.storage.k8s.io"])
+def test_an_unknown_key_is_refused_with_the_known_ones(key: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{key}; this driver knows infraStorageClassName, bus"):
+        ClassParameters.parse({key: "x"})
+
+
+@pytest.mark.parametrize("bus", ["sata", "SCSI", "usb"])
+def test_a_bus_that_cannot_be_hot_plugged_is_refused(bus: str) -> None:
+    with pytest.raises(InvalidArgument, match="scsi, virtio"):
+        ClassParameters.parse({"bus": bus})
