@@ -7,6 +7,7 @@ every node.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from kubevirt_csi.observe.metrics import Metrics
 from kubevirt_csi.operations.publishing import Publishing
 from kubevirt_csi.operations.staging import Staging
 from kubevirt_csi.operations.usage import VolumeUsage
-from kubevirt_csi.rpc.serving import RpcServer, csi_services, until_signalled
+from kubevirt_csi.rpc.serving import RpcServer, csi_services, termination
 from kubevirt_csi.services import registration
 from kubevirt_csi.services.identity import IdentityService
 from kubevirt_csi.services.node import NodeService
@@ -49,6 +50,11 @@ async def run(settings: NodeSettings) -> int:
     At the end kubelet is told first that the driver goes, then running calls get the grace period. A mkfs that runs
     keeps the process alive until it has ended.
     """
+    with termination() as terminated:
+        return await _serve(settings, terminated)
+
+
+async def _serve(settings: NodeSettings, terminated: asyncio.Event) -> int:
     identity = _identity(settings)
     if identity is None:
         return 1
@@ -74,7 +80,7 @@ async def run(settings: NodeSettings) -> int:
     try:
         await server.start()
         await kubelet.start()
-        await until_signalled()
+        await terminated.wait()
     finally:
         await kubelet.stop(grace_seconds=UNREGISTER_SECONDS)
         await server.stop(grace_seconds=settings.grace_period_seconds)

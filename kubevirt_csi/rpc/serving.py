@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -22,7 +22,7 @@ from kubevirt_csi.rpc.gate import Gate
 from kubevirt_csi.rpc.running import RunningMutations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from grpclib._typing import IServable
 
@@ -47,15 +47,20 @@ def csi_services(
     ]
 
 
-async def until_signalled() -> None:
-    """Returns at the first SIGTERM or SIGINT."""
+@contextmanager
+def termination() -> Iterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set as long as the block runs.
+
+    A composition root enters it first of all: pid 1 of a container ignores a signal without a handler, so one that
+    came while the role still starts would be lost, and the pod be killed when its grace period is over.
+    """
     loop = asyncio.get_running_loop()
     signalled = asyncio.Event()
     wanted = (signal.SIGTERM, signal.SIGINT)
     for number in wanted:
         loop.add_signal_handler(number, signalled.set)
     try:
-        await signalled.wait()
+        yield signalled
     finally:
         for number in wanted:
             loop.remove_signal_handler(number)

@@ -6,7 +6,7 @@ default. The predecessor's names are kept, in flags and in variables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,7 +190,7 @@ CONTROLLER = (
         metavar="NAMESPACE,...",
         help="other names of --infra-cluster-namespace that node ids may carry",
     ),
-    TENANT_KUBECONFIG,
+    replace(TENANT_KUBECONFIG, help="kubeconfig for the tenant cluster; checked, but nothing is asked there yet"),
     Flag(
         name="infra-storage-class-enforcement",
         parse=values.allows_every_class,

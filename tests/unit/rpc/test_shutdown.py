@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from kubevirt_csi._csi.csi import v1 as csi
+from kubevirt_csi.rpc.serving import termination
 from tests.unit.rpc.conftest import Served
 from tests.unit.rpc.services import Latch
 
@@ -22,7 +24,7 @@ import asyncio, sys
 from pathlib import Path
 from kubevirt_csi.observe.metrics import Metrics
 from kubevirt_csi.rpc.endpoint import Endpoint
-from kubevirt_csi.rpc.serving import RpcServer, csi_services, until_signalled
+from kubevirt_csi.rpc.serving import RpcServer, csi_services, termination
 from kubevirt_csi.services.identity import IdentityService
 from tests.unit.rpc.services import Latch, ScriptedController
 
@@ -32,12 +34,12 @@ async def main(folder):
     services = csi_services(identity=IdentityService(ready=lambda: True), controller=controller)
     endpoint = Endpoint(folder / "csi.sock")
     server = RpcServer(endpoint=endpoint, services=services, metrics=Metrics(role="controller").rpc)
-    signalled = asyncio.create_task(until_signalled())
-    await server.start()
-    print("serving", flush=True)
-    await latch.entered.wait()
-    print("entered", flush=True)
-    await signalled
+    with termination() as terminated:
+        await server.start()
+        print("serving", flush=True)
+        await latch.entered.wait()
+        print("entered", flush=True)
+        await terminated.wait()
     stopping = asyncio.create_task(server.stop(grace_seconds=30))
     await asyncio.sleep(0)
     print("draining", flush=True)
@@ -47,6 +49,13 @@ async def main(folder):
 
 asyncio.run(main(Path(sys.argv[1])))
 """
+
+
+async def test_a_signal_that_comes_while_the_role_still_starts_is_not_lost() -> None:
+    with termination() as terminated:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(terminated.wait(), timeout=5)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 async def test_a_closed_gate_turns_new_calls_away_while_running_ones_finish(served: Served) -> None:
