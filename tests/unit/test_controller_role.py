@@ -1,0 +1,139 @@
+"""The controller role as a process: it serves while the infra cluster is away, tells so, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from grpclib.client import Channel
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from kubevirt_csi._csi.csi import v1 as csi
+from tests.unit.infra.fake_api import FakeApi, serving
+
+PATIENCE_SECONDS = 30
+
+
+class Role:
+    """The running program: its socket, its port and its log."""
+
+    def __init__(self, process: asyncio.subprocess.Process, socket: Path) -> None:
+        self.process = process
+        self.socket = socket
+        self.port = 0
+
+    async def log_line(self, event: str) -> dict[str, Any]:
+        """The next line of the log with this event."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for line in self.process.stdout:
+                found: dict[str, Any] = json.loads(line)
+                if found["event"] == event:
+                    return found
+        raise AssertionError(f"the program ended without {event!r}")
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self.port}{path}") as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def controller(tmp_path: Path, kubeconfig: Path) -> AsyncIterator[Role]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "kubevirt_csi",
+        "controller",
+        f"--endpoint=unix://{tmp_path}/csi.sock",
+        "--infra-cluster-namespace=tenant-a",
+        "--infra-cluster-labels=csi.kubevirt.io/cluster=tenant-a",
+        f"--infra-cluster-kubeconfig={kubeconfig}",
+        "--http-address=127.0.0.1:0",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    role = Role(process, tmp_path / "csi.sock")
+    try:
+        role.port = (await role.log_line("serving http"))["port"]
+        await role.log_line("serving")
+        yield role
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with serving() as running:
+        yield running
+
+
+async def empty_cluster(request: web.Request) -> web.StreamResponse:
+    """Grants everything, lists nothing, and keeps watches open."""
+    if request.method == "POST":
+        return web.json_response({"status": {"allowed": True}}, status=201)
+    if "watch" not in request.query:
+        return web.json_response({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []})
+    stream = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await stream.prepare(request)
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "1"}}}
+    await stream.write(json.dumps(bookmark).encode() + b"\n")
+    await asyncio.Event().wait()
+    return stream
+
+
+async def until_ready(role: Role) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await role.get("/readyz"))[0] != 200:  # noqa: ASYNC110 - another process becomes ready
+            await asyncio.sleep(0.1)
+
+
+async def test_it_is_ready_when_the_caches_are_synced_and_a_signal_ends_it_in_order(
+    tmp_path: Path, api: FakeApi
+) -> None:
+    api.answers(empty_cluster)
+    async with controller(tmp_path, api.kubeconfig(tmp_path / "kubeconfig")) as role:
+        await until_ready(role)
+        async with Channel(path=str(role.socket)) as channel:
+            probe = await csi.IdentityStub(channel).probe(csi.ProbeRequest(), timeout=10)
+            assert probe.ready is True
+            capabilities = await csi.ControllerStub(channel).controller_get_capabilities(
+                csi.ControllerGetCapabilitiesRequest(), timeout=10
+            )
+            assert len(capabilities.capabilities) == 3
+        assert "kubevirt_csi_rpc_total" in (await role.get("/metrics"))[1]
+        role.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await role.process.communicate()
+        assert role.process.returncode == 0
+        assert not role.socket.exists()
+
+
+async def test_while_the_infra_cluster_is_away_it_lives_tells_why_it_is_not_ready_and_answers_unavailable(
+    tmp_path: Path, api: FakeApi
+) -> None:
+    kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
+    config = json.loads(kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    kubeconfig.write_text(json.dumps(config))
+    async with controller(tmp_path, kubeconfig) as role:
+        assert (await role.get("/healthz"))[0] == 200
+        status, reasons = await role.get("/readyz")
+        assert status == 503
+        assert "virtualmachines.kubevirt.io" in reasons
+        async with Channel(path=str(role.socket)) as channel:
+            assert (await csi.IdentityStub(channel).probe(csi.ProbeRequest(), timeout=10)).ready is False
+            with pytest.raises(GRPCError) as refused:
+                await csi.ControllerStub(channel).delete_volume(csi.DeleteVolumeRequest(volume_id="pvc-1"), timeout=5)
+        assert refused.value.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED)
