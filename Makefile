@@ -39,6 +39,14 @@ test: packages .venv/ready ## all tests that need no other machine
 demo: packages .venv/ready ## a newcomer's walk through the product; KEEP=1 leaves the lab running
 	@$(BIN)/python -m e2e.lab demo --name $(NAME) $(if $(KEEP),--keep)
 
+.PHONY: image-context
+image-context: .venv/ready ## build/image, the folder from which deploy/image/Containerfile builds the driver's image
+	@rm -rf build/image && mkdir -p build/image
+	@cp requirements/runtime.txt build/image/requirements.txt
+	@$(BIN)/python -m pip download --quiet --require-hashes --no-deps --only-binary=:all: \
+		-r requirements/runtime.txt -d build/image/wheels
+	@$(BIN)/python -m hatchling build -t wheel -d build/image/driver
+
 .PHONY: fix
 fix: .venv/ready ## format, and mend what the linter can
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

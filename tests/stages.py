@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ TAIL_LINES = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A named command with its deadline in seconds; ``background`` ones run beside those up to their join."""
+    """A named command with its deadline in seconds."""
 
     name: str
     command: tuple[str, ...]
@@ -56,7 +57,10 @@ def pytest(name: str, *arguments: str, timeout: float) -> Stage:
     return Stage(name=name, command=python("pytest", "-q", *arguments), timeout=timeout, tests=True)
 
 
-BUILD = Stage(name="build", command=python("e2e.lab.images"), timeout=2400)
+BUILDS = (
+    Stage(name="tools", command=python("e2e.tools.build"), timeout=2400),
+    Stage(name="images", command=python("e2e.lab.images"), timeout=2400),
+)
 CHECK = (
     Stage(name="lint", command=python("ruff", "check", "."), timeout=120),
     Stage(name="format", command=python("ruff", "format", "--check", "."), timeout=120),
@@ -115,20 +119,41 @@ def run_check() -> bool:
 
 def run_all() -> bool:
     """The builds beside the quick stages, then the tiers."""
-    started = time.monotonic()
-    with BUILD.log.open("wb") as log:
-        build = subprocess.Popen(BUILD.arguments, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-    try:
+    with started(BUILDS) as builds:
         if not run_check():
             return False
-        code = build.wait(timeout=BUILD.timeout)
-    finally:
-        if build.poll() is None:
-            build.terminate()
-            build.wait(timeout=60)
-    if not tell(BUILD, passed=code == 0, seconds=time.monotonic() - started):
-        return False
+        if not all(finished(stage, process, since) for stage, process, since in builds):
+            return False
     return all(run(stage) for stage in TIERS)
+
+
+Build = tuple[Stage, "subprocess.Popen[bytes]", float]
+
+
+@contextmanager
+def started(stages: Sequence[Stage]) -> Iterator[list[Build]]:
+    """Runs the stages in the background, and ends those that still run when the block does."""
+    builds: list[Build] = []
+    try:
+        for stage in stages:
+            with stage.log.open("wb") as log:
+                process = subprocess.Popen(stage.arguments, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            builds.append((stage, process, time.monotonic()))
+        yield builds
+    finally:
+        for _, process, _ in builds:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=60)
+
+
+def finished(stage: Stage, process: subprocess.Popen[bytes], since: float) -> bool:
+    """Waits for a background stage and prints its line."""
+    try:
+        code = process.wait(timeout=stage.timeout)
+    except subprocess.TimeoutExpired:
+        code = -1
+    return tell(stage, passed=code == 0, seconds=time.monotonic() - since)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

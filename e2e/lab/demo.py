@@ -25,7 +25,9 @@ def play(where: Surroundings, console: Console, *, clock: Clock = time.monotonic
     seen = Seen()
     for number, step in enumerate(STEPS, start=1):
         console.print(
-            f"\n[bold][{clock() - beginning:6.1f} s] {number}/{len(STEPS)}  {title(step)}[/bold]", highlight=False
+            f"\n[bold][{clock() - beginning:6.1f} s] {number}/{len(STEPS)}  {title(step)}[/bold]",
+            highlight=False,
+            soft_wrap=True,
         )
         try:
             for text in step(where, seen):

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from e2e.lab.images import ImageError, guest_image
@@ -132,14 +133,18 @@ def _prepare(clusters: str, say: Say) -> dict[str, str]:
     Returns the files of the guests' image: it is named by the source tree, which may change under a running lab.
     """
     say("programs: etcd, Kubernetes, sidecars")
-    build("kubernetes")
     if clusters == "management":
+        build("kubernetes")
         return {}
-    build("sidecars")
-    try:
-        return guest_image(progress=say).to_config()
-    except ImageError as error:
-        raise LabError(str(error)) from error
+    # Side by side: the image waits for packages and disks while Go computes, and for Go only at its end.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        image = pool.submit(guest_image, progress=say)
+        build("kubernetes")
+        build("sidecars")
+        try:
+            return image.result().to_config()
+        except ImageError as error:
+            raise LabError(str(error)) from error
 
 
 def _forget(directory: LabDirectory) -> None:

@@ -116,6 +116,16 @@ async def test_objects_of_another_tenant_do_not_exist(infra: Infra, cdi: Cdi) ->
             assert await infra.volumes.get(name, fresh=True) is None
 
 
+async def test_an_object_of_another_tenant_takes_its_name_and_one_that_is_missing_or_ours_does_not(
+    infra: Infra, cdi: Cdi
+) -> None:
+    await cdi.api.create(cdi.claims, claim({"name": "pvc-bare"}))
+    await made(infra, cdi)
+    assert await infra.volumes.is_foreign("pvc-bare")
+    assert not await infra.volumes.is_foreign("pvc-1")
+    assert not await infra.volumes.is_foreign("pvc-2")
+
+
 async def test_annotations_are_written_to_the_claim_only_while_it_is_as_it_was_read(infra: Infra, cdi: Cdi) -> None:
     volume = await made(infra, cdi)
     written = await infra.volumes.annotate(volume, {infra_volumes.CONTENT: "used", infra_volumes.FORMAT_OVERRIDE: "y"})
