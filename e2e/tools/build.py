@@ -31,7 +31,7 @@ BUILD_TIMEOUT_SECONDS = 1800
 # `go build` names a binary after the last path element; etcd's server package would come out as "v3".
 BINARY_NAMES = {"go.etcd.io/etcd/server/v3": "etcd"}
 # The API server refuses to talk about versions it cannot parse, so an unstamped build is not usable.
-KUBERNETES_VERSION = re.compile(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)$", re.MULTILINE)
+KUBERNETES_VERSION = re.compile(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)\b", re.MULTILINE)
 
 
 def tools_of(group: str) -> list[str]:
