@@ -39,6 +39,8 @@ DAY_SECONDS = 24 * 3600
 PROBE_SECONDS = 2.0
 ACCOUNTS_SECONDS = 30.0
 
+END_SECONDS = 1.0
+
 
 class ControlPlane:
     """One control plane, running while its ``async with`` block is.
@@ -62,7 +64,8 @@ class ControlPlane:
         self.name = name
         self.directory = directory
         self.authority = Authority(f"{name}-ca")
-        self.processes = Processes()
+        # kube-apiserver would wait for its clients to go; its data goes with it, so it need not.
+        self.processes = Processes(end_seconds=END_SECONDS)
         self._front_proxy = Authority(f"{name}-front-proxy-ca")
         self._signing_key = SigningKey.generate()
         self._binaries = binaries

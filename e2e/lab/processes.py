@@ -175,10 +175,14 @@ async def _readable(descriptor: int) -> None:
 
 
 class Processes:
-    """Programs that live together: ended in reverse order of their start when the block is left."""
+    """Programs that live together: ended in reverse order of their start when the block is left.
 
-    def __init__(self) -> None:
+    ``end_seconds`` is what each gets for an orderly end then.
+    """
+
+    def __init__(self, *, end_seconds: float = STOP_SECONDS) -> None:
         self._running: dict[str, Process] = {}
+        self._end_seconds = end_seconds
 
     async def __aenter__(self) -> Self:
         return self
@@ -225,7 +229,7 @@ class Processes:
     async def stop_all(self) -> None:
         """Stops what runs, the latest first."""
         for name in reversed(list(self._running)):
-            await self.stop(name)
+            await self.stop(name, grace_seconds=self._end_seconds)
 
     async def watch(self, *, poll_seconds: float = 0.5, pause: Pause = asyncio.sleep) -> NoReturn:
         """Looks at every program, those started later too, until one ends that nobody stopped.

@@ -6,7 +6,7 @@ default. The predecessor's names are kept, in flags and in variables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ TENANT_KUBECONFIG = Flag(
     parse=values.absolute_path,
     group=TENANT,
     metavar="FILE",
-    help="kubeconfig for the tenant cluster; without it the account of this pod",
+    help="kubeconfig for the tenant cluster; checked, but nothing is asked there yet",
 )
 NODE_NAME = Flag(
     name="node-name",
@@ -190,7 +190,7 @@ CONTROLLER = (
         metavar="NAMESPACE,...",
         help="other names of --infra-cluster-namespace that node ids may carry",
     ),
-    replace(TENANT_KUBECONFIG, help="kubeconfig for the tenant cluster; checked, but nothing is asked there yet"),
+    TENANT_KUBECONFIG,
     Flag(
         name="infra-storage-class-enforcement",
         parse=values.allows_every_class,
@@ -276,7 +276,6 @@ NODE_ID = (
         metavar="NAMESPACE",
         help="namespace of the VM, where the Node has only a providerID",
     ),
-    TENANT_KUBECONFIG,
 )
 
 

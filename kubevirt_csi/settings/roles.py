@@ -99,9 +99,6 @@ class NodeIdSettings:
     infra_namespace: str | None
     """Namespace of the VM when the Node itself does not tell."""
 
-    tenant_kubeconfig: Path | None
-    """None: the account of the pod we run in."""
-
     output: Path
     """The file for ``NodeSettings.node_id_file``."""
 

@@ -16,7 +16,7 @@ import structlog
 from kubevirt_csi.domain.nodes import WAYS, NodeIdentity, Unknown, node_id_of
 from kubevirt_csi.errors import DriverError, Unavailable
 from kubevirt_csi.settings import NodeIdSettings
-from kubevirt_csi.tenant.connection import TenantCluster
+from kubevirt_csi.tenant.connection import TenantCluster, in_cluster
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,12 @@ class Nodes(Protocol):
 
 async def run(settings: NodeIdSettings) -> int:
     """Writes the node id file; returns 1 when the Node did not say in time which VM it is."""
-    return await leave_identity(TenantCluster(settings.tenant_kubeconfig), settings)
+    try:
+        access = in_cluster()
+    except Unavailable as error:
+        log.error("node id unknown", node=settings.node_name, error=str(error))  # noqa: TRY400 - the text says it all
+        return 1
+    return await leave_identity(TenantCluster(access), settings)
 
 
 async def leave_identity(nodes: Nodes, settings: NodeIdSettings) -> int:

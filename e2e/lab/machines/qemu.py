@@ -25,6 +25,10 @@ from e2e.lab.processes import Process, ProcessError, Program
 
 START_SECONDS = 20.0
 POWER_OFF_SECONDS = 15.0
+DEFAULT_MEMORY_MIB = 1536
+# With two emulated processors for each of two guests on two cores everything takes twice as long: they spin on locks
+# whose holders do not run.
+DEFAULT_CPUS = 1
 STALE_AT_START = ("qmp.sock", "agent.sock")
 
 
@@ -59,7 +63,7 @@ class QemuMachines(Machines):
 
         Keys: ``directory`` (state, one folder per machine), ``image`` (``kernel``, ``initrd``, ``disk``), ``vms``
         (by name: ``seed``, a folder; ``ports``, forwarded from 127.0.0.1 under the same number), and optionally
-        ``memory_mib`` (1536), ``cpus`` (2), ``accelerator`` (``auto``, ``kvm``, ``tcg``).
+        ``memory_mib`` (1536), ``cpus`` (1), ``accelerator`` (``auto``, ``kvm``, ``tcg``).
         """
         directory = Path(config["directory"])
         wanted = config.get("accelerator", "auto")
@@ -71,8 +75,8 @@ class QemuMachines(Machines):
             hardware=Hardware(
                 kernel=Path(config["image"]["kernel"]),
                 initrd=Path(config["image"]["initrd"]),
-                memory_mib=config.get("memory_mib", 1536),
-                cpus=config.get("cpus", 2),
+                memory_mib=config.get("memory_mib", DEFAULT_MEMORY_MIB),
+                cpus=config.get("cpus", DEFAULT_CPUS),
             ),
             disk=Path(config["image"]["disk"]),
             wanted=None if wanted == "auto" else wanted,

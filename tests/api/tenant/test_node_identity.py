@@ -6,16 +6,19 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e.lab.api import Api
 from e2e.lab.controlplane import ControlPlane
+from e2e.lab.pki import Authority
 from kubevirt_csi.errors import NotFound, PermissionDenied, Unavailable
 from kubevirt_csi.settings import NodeIdSettings
-from kubevirt_csi.tenant.connection import TenantCluster
-from kubevirt_csi.tenant.nodes import run
+from kubevirt_csi.tenant.connection import Access, TenantCluster
+from kubevirt_csi.tenant.nodes import leave_identity
 
 NODES = "/api/v1/nodes"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -31,9 +34,9 @@ async def node(management_api: Api) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def kubeconfig(
+async def reader(
     management: ControlPlane, management_api: Api, management_namespace: str, tmp_path: Path
-) -> AsyncIterator[Path]:
+) -> AsyncIterator[Access]:
     """Of an account with the rights of the shipped ClusterRole."""
     name = f"{management_namespace}-node"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
@@ -54,27 +57,32 @@ async def kubeconfig(
     await management_api.delete(f"{RBAC}/clusterroles/{name}")
 
 
-async def account(management: ControlPlane, api: Api, namespace: str, name: str, folder: Path) -> Path:
+async def account(management: ControlPlane, api: Api, namespace: str, name: str, folder: Path) -> Access:
+    """As kubelet lays an account's files into a pod."""
     await api.create(
         f"/api/v1/namespaces/{namespace}/serviceaccounts",
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
     )
-    return await management.token_kubeconfig(folder / f"{name}.kubeconfig", namespace=namespace, account=name)
+    kubeconfig = await management.token_kubeconfig(folder / f"{name}.kubeconfig", namespace=namespace, account=name)
+    [user] = yaml.safe_load(kubeconfig.read_text())["users"]
+    token, authority = folder / f"{name}.token", folder / "ca.crt"
+    token.write_text(user["user"]["token"] + "\n")
+    authority.write_bytes(management.authority_certificate)
+    return Access(host="127.0.0.1", port=management.port, token=token, authority=authority)
 
 
 async def test_it_waits_for_the_cloud_provider_and_then_leaves_the_file(
-    management_api: Api, node: str, kubeconfig: Path, tmp_path: Path
+    management_api: Api, node: str, reader: Access, tmp_path: Path
 ) -> None:
     output = tmp_path / "node-id.json"
     settings = NodeIdSettings(
         node_name=node,
         infra_namespace="tenant-a",
-        tenant_kubeconfig=kubeconfig,
         output=output,
         timeout_seconds=60,
         log_level="info",
     )
-    waiting = asyncio.create_task(run(settings))
+    waiting = asyncio.create_task(leave_identity(TenantCluster(reader), settings))
     await asyncio.wait((waiting,), timeout=0.5)
     assert not waiting.done()
     await management_api.patch(f"{NODES}/{node}", {"spec": {"providerID": "kubevirt://worker-1"}})
@@ -83,20 +91,18 @@ async def test_it_waits_for_the_cloud_provider_and_then_leaves_the_file(
 
 
 async def test_what_the_api_says_becomes_one_of_our_errors(
-    management: ControlPlane, management_api: Api, management_namespace: str, kubeconfig: Path, tmp_path: Path
+    management: ControlPlane, management_api: Api, management_namespace: str, reader: Access, tmp_path: Path
 ) -> None:
     with pytest.raises(NotFound, match="nodes/missing"):
-        await TenantCluster(kubeconfig).node("missing")
+        await TenantCluster(reader).node("missing")
     powerless = await account(management, management_api, management_namespace, "powerless", tmp_path)
     with pytest.raises(PermissionDenied, match="403"):
         await TenantCluster(powerless).node("missing")
     with pytest.raises(Unavailable, match="credentials"):
-        await TenantCluster(tmp_path / "no.kubeconfig").node("missing")
+        await TenantCluster(replace(reader, token=tmp_path / "none")).node("missing")
     with pytest.raises(Unavailable, match="does not answer"):
-        await TenantCluster(pointing_nowhere(kubeconfig, management)).node("missing")
-
-
-def pointing_nowhere(kubeconfig: Path, management: ControlPlane) -> Path:
-    broken = kubeconfig.with_name("broken.kubeconfig")
-    broken.write_text(kubeconfig.read_text().replace(management.server, "https://127.0.0.1:1"))
-    return broken
+        await TenantCluster(replace(reader, port=1)).node("missing")
+    stranger = tmp_path / "stranger.crt"
+    stranger.write_bytes(Authority("stranger").pair.certificate)
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        await TenantCluster(replace(reader, authority=stranger)).node("missing")

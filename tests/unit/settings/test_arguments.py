@@ -58,7 +58,6 @@ def test_the_init_container_needs_the_name_of_its_node() -> None:
     assert settings("node-id", "--node-name=worker-1", "--timeout=30s") == NodeIdSettings(
         node_name="worker-1",
         infra_namespace=None,
-        tenant_kubeconfig=None,
         output=Path("/run/kubevirt-csi/node-id.json"),
         timeout_seconds=30.0,
         log_level="info",

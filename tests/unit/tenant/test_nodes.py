@@ -42,7 +42,6 @@ def settings(output: Path = Path("/nowhere"), timeout: float = 300.0) -> NodeIdS
     return NodeIdSettings(
         node_name="prod-a",
         infra_namespace=None,
-        tenant_kubeconfig=None,
         output=output,
         timeout_seconds=timeout,
         log_level="info",
