@@ -81,11 +81,13 @@ def join(volume_id: str, dv: Half[DataVolume] | None, pvc: Half[Claim] | None) -
         return None
     annotations = {**(dv.annotations if dv else {}), **(pvc.annotations if pvc else {})}
     bus = annotations.get(infra_volumes.BUS)
+    # A disk without a serial could be any disk, so there is always one: the predecessor's, or that of a bare claim.
+    uids = [half.value.uid for half in (dv, pvc) if half is not None]
     return InfraVolume(
         id=volume_id,
         data_volume=dv.value if dv else None,
         claim=pvc.value if pvc else None,
-        serial=annotations.get(infra_volumes.SERIAL) or (dv.value.uid if dv else ""),
+        serial=annotations.get(infra_volumes.SERIAL) or uids[0],
         bus=Bus(bus) if bus else None,
         content=Content(annotations.get(infra_volumes.CONTENT) or Content.USED),
         attachments=attachments.decode(annotations.get(infra_volumes.ATTACHMENTS)),

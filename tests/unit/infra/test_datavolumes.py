@@ -55,6 +55,10 @@ def test_a_bare_claim_is_a_volume_of_its_own_size() -> None:
     assert (volume.serial, volume.bus, volume.size_bytes) == ("abc", Bus.VIRTIO, 2 * 1024**3)
 
 
+def test_a_bare_claim_that_nobody_annotated_is_plugged_with_its_own_uid_and_never_without_a_serial() -> None:
+    assert joined(None, pvc()).serial == "pvc-uid"
+
+
 def test_conditions_and_phase_of_the_data_volume_are_kept_for_error_texts() -> None:
     conditions = [{"type": "Bound", "status": "False", "reason": "ErrExceededQuota", "message": "exceeded quota: q"}]
     found = datavolumes.data_volume(dv(status={"phase": "Pending", "conditions": conditions})).value
