@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--infra-kubeconfig", type=Path, help="kubeconfig of the management cluster")
     group.addoption("--infra-namespace", default="tenant-a", help="the VMs' namespace there (default: %(default)s)")
     group.addoption("--kubectl", type=Path, default=Path("kubectl"), help="the kubectl program")
-    group.addoption("--pod-image", default="docker.io/library/busybox:1.37", help="an image with sh, dd and sha256sum")
+    group.addoption("--pod-image", default="busybox:1.37", help="an image with sh, dd and sha256sum")
 
 
 def lab(*arguments: str) -> None:

@@ -31,7 +31,7 @@ from e2e.lab.kubevirt.resources import (
 from e2e.lab.kubevirt.settings import Durations
 
 POD_LABELS = {"kubevirt.io": "hotplug-disk"}
-POD_IMAGE = "quay.io/kubevirt/virt-launcher:v1.9.0"
+POD_IMAGE = "kubevirt/virt-launcher:v1.9.0"
 DISKS_VOLUME = "hotplug-disks"
 READY_DATA_VOLUME = ("Succeeded", "PendingPopulation")
 

@@ -32,7 +32,7 @@ from e2e.lab.kubevirt.resources import (
 )
 from e2e.lab.kubevirt.storage import POD_PHASE, POPULATED_BY
 
-IMPORTER_IMAGE = "quay.io/kubevirt/cdi-importer:v1.66.0"
+IMPORTER_IMAGE = "kubevirt/cdi-importer:v1.66.0"
 IMPORTER_LABELS = {"app": "containerized-data-importer", "cdi.kubevirt.io": "importer"}
 CLAIM_LABELS = {"app": "containerized-data-importer", "app.kubernetes.io/managed-by": "cdi-controller"}
 RETRY_SECONDS = 1.0

@@ -19,7 +19,7 @@ INSTANCE_FINALIZER = "kubevirt.io/foregroundDeleteVirtualMachine"
 FINAL_PHASES = ("Succeeded", "Failed")
 NODE_LABEL = "kubevirt.io/nodeName"
 CREATED_BY = "kubevirt.io/created-by"
-LAUNCHER_IMAGE = "quay.io/kubevirt/virt-launcher:v1.9.0"
+LAUNCHER_IMAGE = "kubevirt/virt-launcher:v1.9.0"
 RETRY_SECONDS = 1.0
 
 
