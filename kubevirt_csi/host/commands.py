@@ -86,10 +86,10 @@ class Commands:
         started = loop.time()
         cancelled = await _end_of(
             finished,
-            tell=lambda: log.info("program_still_running", program=argv[0], seconds=round(loop.time() - started)),
+            tell=lambda: log.info("program still running", program=argv[0], seconds=round(loop.time() - started)),
         )
         if cancelled is not None:
-            log.warning("program_ended_without_caller", program=argv[0], failed=finished.exception() is not None)
+            log.warning("program ended without caller", program=argv[0], failed=finished.exception() is not None)
             raise cancelled
         return finished.result()
 

@@ -68,7 +68,7 @@ class SysfsDisks:
             try:
                 yield self._disk(folder)
             except (OSError, ValueError) as error:
-                log.debug("disk_skipped", disk=folder.name, error=str(error))
+                log.debug("disk skipped", disk=folder.name, error=str(error))
 
     def _disk(self, folder: Path) -> Disk:
         serial, bus = _identity(folder)
@@ -96,7 +96,7 @@ class SysfsDisks:
             try:
                 scan.write_text("- - -")
             except OSError as error:
-                log.warning("scsi_rescan_failed", host=scan.parent.name, error=str(error))
+                log.warning("scsi rescan failed", host=scan.parent.name, error=str(error))
 
 
 def _identity(folder: Path) -> tuple[str, Bus | None]:

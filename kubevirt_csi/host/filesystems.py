@@ -91,9 +91,9 @@ class HostFilesystems:
                 f"mounted. Run fsck.ext4 by hand on this node. {finished}"
             )
         if finished.code & ~_REPAIRED:
-            log.warning("file_system_not_checked", disk=str(disk), reason=str(finished))
+            log.warning("file system not checked", disk=str(disk), reason=str(finished))
         elif finished.code:
-            log.warning("file_system_repaired", disk=str(disk), output=finished.output)
+            log.warning("file system repaired", disk=str(disk), output=finished.output)
 
 
 def _found(finished: Finished) -> Probe:

@@ -30,18 +30,18 @@ async def log_missing_grants(connection: Connection) -> bool:
     try:
         missing = await missing_grants(connection)
     except (DriverError, Missing) as error:
-        log.warning("access_not_checked", error=str(error))
+        log.warning("access not checked", error=str(error))
         return False
     for grant in missing:
         log.error(
-            "access_missing",
+            "access missing",
             verb=grant.verb,
             resource=grant.resource,
             group=grant.group,
             namespace=connection.place.namespace,
             cluster=connection.place.cluster,
         )
-    log.info("access_checked", needed=len(GRANTS), missing=len(missing))
+    log.info("access checked", needed=len(GRANTS), missing=len(missing))
     return True
 
 

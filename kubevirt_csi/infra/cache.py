@@ -149,7 +149,7 @@ class Cache(Generic[Item]):
     def _established(self) -> None:
         """The stream is open again: who waited for a change looks once more, in case that time ran over it."""
         if self._trouble is not None:
-            log.info("watch_established", resource=self.resource.title, place=self._connection.place.cluster)
+            log.info("watch established", resource=self.resource.title, place=self._connection.place.cluster)
             self._trouble = None
             self._changes.announce_all()
 
@@ -157,7 +157,7 @@ class Cache(Generic[Item]):
         if isinstance(error, (Expired, Distrusted)):
             self._store.distrust()
         self._trouble = str(error)
-        log.warning("watch_interrupted", resource=self.resource.title, error=str(error), relist=not self._known)
+        log.warning("watch interrupted", resource=self.resource.title, error=str(error), relist=not self._known)
 
     @property
     def _known(self) -> bool:

@@ -123,7 +123,7 @@ class Credentials:
             try:
                 return await self._replace()
             except Unavailable as error:  # half-written files: the old credentials may still do
-                log.warning("credentials_not_reloaded", cluster=self._cluster, error=str(error))
+                log.warning("credentials not reloaded", cluster=self._cluster, error=str(error))
                 return session
 
     async def _replace(self) -> _Session:
@@ -139,7 +139,7 @@ class Credentials:
         state = _state(files) | {path: before[path] for path in files if path in before}  # changed meanwhile: once more
         old, self._session = self._session, _Session(client=client, files=state)
         if old is not None:
-            log.info("credentials_reloaded", cluster=self._cluster)
+            log.info("credentials reloaded", cluster=self._cluster)
             old.retired = True
             await _close_unused(old)
         return self._session

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error")
 REDACTED = "[redacted]"
+FIRST = ("time", "level", "event")
+"""What a person looks for in a line comes before everything else in it."""
 SECRET_NAME = re.compile(r"secret|token|passw|passphrase|credential|authorization|private_?key", re.IGNORECASE)
 
 # The first writes whole API responses, Secrets included, at debug; others each byte of a connection. What grpclib says
@@ -45,6 +47,11 @@ def may_hold_secret(name: str) -> bool:
 def redact(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
     """A structlog processor that replaces what may be secret, at any depth."""
     return {name: _redacted(name, value) for name, value in event.items()}
+
+
+def in_reading_order(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor that puts the fields of FIRST first."""
+    return {name: event[name] for name in FIRST if name in event} | dict(event)
 
 
 def configure(level: str, *, stream: TextIO | None = None) -> None:
@@ -74,6 +81,7 @@ def configure(level: str, *, stream: TextIO | None = None) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 redact,
+                in_reading_order,
                 structlog.processors.JSONRenderer(default=_as_json),
             ],
         )

@@ -56,7 +56,7 @@ class Detacher:
             node = parse(node_id)
             if self._holding.nodes.has(node):
                 return [node.vm]
-            log.warning("unpublish_foreign_namespace", volume_id=volume_id, node_id=node_id)
+            log.warning("unpublish foreign namespace", volume_id=volume_id, node_id=node_id)
             return []
         volume = await self._holding.volumes.get(volume_id, fresh=True)
         holders = {machine.name for machine in await self._machines.holders(volume_id, fresh=True)}

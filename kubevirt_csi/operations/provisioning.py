@@ -139,7 +139,7 @@ class Provisioner:
     async def _discard(self, volume: InfraVolume, why: DriverError) -> None:
         """Removes what was made for a request that is refused, so that the refusal may be final."""
         await self._require_unused(volume)
-        log.warning("create_discarded", volume_id=volume.id, reason=str(why))
+        log.warning("create discarded", volume_id=volume.id, reason=str(why))
         context.mark_written()
         try:
             await self._volumes.delete(volume)
@@ -158,7 +158,7 @@ class Provisioner:
         async for _ in attempts(DELETES):
             volume = await self._volumes.get(volume_id, fresh=True)
             if volume is None:
-                log.warning("delete_unknown_volume", volume_id=volume_id)
+                log.warning("delete unknown volume", volume_id=volume_id)
                 return
             await self._require_unused(volume)
             context.mark_written()

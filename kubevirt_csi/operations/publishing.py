@@ -151,7 +151,7 @@ class Publishing:
             if await self._records.recall(volume_id) is not None:
                 return
         except Internal as error:  # a damaged record is no reason to keep a pod from ending
-            log.warning("record_unreadable", volume_id=volume_id, error=str(error))
+            log.warning("record unreadable", volume_id=volume_id, error=str(error))
             return
         number = await self._number_at(target)
         disk = disk_rules.numbered(await self._disks.all(), number) if number is not None else None

@@ -132,7 +132,7 @@ class Staging:
             return mounted
         if disk_rules.numbered(await self._disks.all(), mounted.device) is not None:
             return mounted
-        log.warning("stale_mount_removed", path=path, device=str(mounted.device))
+        log.warning("stale mount removed", path=path, device=str(mounted.device))
         context.mark_written()
         await unmount_all(self._mounts, path)
         return None

@@ -160,7 +160,7 @@ def _could_exist(volume_id: str) -> bool:
     """Whether it is worth asking the infra cluster: what can be no object's name there exists nowhere."""
     possible = names.is_volume_id(volume_id)
     if not possible:
-        log.warning("impossible_volume_id", volume_id=volume_id)
+        log.warning("impossible volume id", volume_id=volume_id)
     return possible
 
 

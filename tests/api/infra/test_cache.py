@@ -170,7 +170,7 @@ async def test_an_expired_version_leads_to_a_new_list_that_wakes_waiters_of_remo
             await followed(cache)
             await maps.set("comes", "4")
             await value_becomes(cache, changes, "comes", "4")
-    relisted = [entry for entry in logs if entry["event"] == "watch_interrupted" and entry["relist"]]
+    relisted = [entry for entry in logs if entry["event"] == "watch interrupted" and entry["relist"]]
     assert relisted
     assert "410" in relisted[0]["error"]
 

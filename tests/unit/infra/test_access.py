@@ -62,7 +62,7 @@ async def test_what_is_missing_is_logged_with_verb_resource_and_namespace(connec
     api.answers(review)
     with capture_logs() as logs:
         await log_missing_grants(connection)
-    missing = [entry for entry in logs if entry["event"] == "access_missing"]
+    missing = [entry for entry in logs if entry["event"] == "access missing"]
     assert [(entry["verb"], entry["resource"], entry["namespace"]) for entry in missing] == [
         ("update", "virtualmachines/removevolume", "tenant-a"),
         ("update", "virtualmachineinstances/removevolume", "tenant-a"),
@@ -73,7 +73,7 @@ async def test_an_access_check_that_fails_is_not_fatal(connection: Connection, a
     api.answers(status(403, "Forbidden", 'User "u" cannot create resource "selfsubjectaccessreviews"'))
     with capture_logs() as logs:
         await log_missing_grants(connection)
-    assert [entry["event"] for entry in logs] == ["access_not_checked"]
+    assert [entry["event"] for entry in logs] == ["access not checked"]
 
 
 async def _use_everything(connection: Connection) -> None:

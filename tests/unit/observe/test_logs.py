@@ -109,3 +109,8 @@ def test_every_secret_field_of_csi_has_a_name_that_is_kept_out_of_the_log() -> N
     found = secret_fields()
     assert len(found) == PROTO.read_text().count("(csi_secret) = true") > 15
     assert all(logs.may_hold_secret(name) for name in found)
+
+
+def test_a_line_begins_with_what_a_person_looks_for(output: io.StringIO) -> None:
+    structlog.get_logger().info("volume created", volume_id="pvc-1")
+    assert list(lines(output)[0])[:3] == ["time", "level", "event"]
