@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from grpclib.client import Channel
 
 from kubevirt_csi._csi.csi import v1 as csi
@@ -23,6 +24,7 @@ def resident_kib(role: Role) -> int:
     return found
 
 
+@pytest.mark.timeout(240)
 async def test_a_controller_that_has_worked_keeps_to_its_memory(
     standin: StandIn, site: Site, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
