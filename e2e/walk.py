@@ -237,6 +237,7 @@ def the_guest_has_the_disk(where: Surroundings, seen: Seen) -> Iterator[str]:
 def another_node_reads_the_same_bytes(where: Surroundings, seen: Seen) -> Iterator[str]:
     """The pod is deleted; a new one on the other VM finds the same bytes."""
     where.tenant.delete("pod", writer_of(where), where.namespace)
+    wait_until(lambda: not attachments(where, seen), what="the disk has left the first VM", timeout=DETACH_SECONDS)
     reader = pod(where, name=reader_of(where), node=seen.nodes[1], script="sha256sum /data/random")
     where.tenant.apply(reader)
     digest = wait_for_digest(where, reader_of(where))
