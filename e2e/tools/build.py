@@ -170,8 +170,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups = parser.parse_args(arguments).groups or GROUPS
     for unknown in set(groups) - set(GROUPS):
         parser.error(f"no group {unknown!r}, there are: {', '.join(GROUPS)}")
-    for group in groups:
-        print(build(group))
+    try:
+        for group in groups:
+            print(build(group))
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from e2e.lab.images import ImageError, guest_image
+from e2e.tools.build import BuildError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         image = guest_image(progress=progress)
-    except ImageError as error:
+    except (BuildError, ImageError) as error:
         print(error, file=sys.stderr)
         return 1
     progress("done")
