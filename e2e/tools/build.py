@@ -140,6 +140,7 @@ def _build_into(group: str, result: Path) -> None:
             "GOFLAGS": "-mod=readonly",
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",
+            "GOGC": "400",  # memory is plenty, and collecting garbage is a good part of compiling
         }
         tools = tools_of(group)
         started = time.monotonic()
