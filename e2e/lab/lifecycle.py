@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from e2e.lab.images import ImageError, guest_image
 from e2e.lab.isolation import Launched, host_pids, launch, members
 from e2e.lab.state import LabDirectory, LabError, State
-from e2e.tools.build import BuildError, build
+from e2e.tools.build import BuildError, build, compiled_packages
 
 PROGRAMS = ("unshare", "setpriv", "mount")
 POLL_SECONDS = 0.2
@@ -138,10 +138,10 @@ def _prepare(clusters: str, say: Say) -> dict[str, str]:
             build("kubernetes")
             return {}
         # Side by side: the image waits for packages and disks while Go computes, and for Go only at its end.
-        with ThreadPoolExecutor(max_workers=1) as pool:
+        with compiled_packages() as packages, ThreadPoolExecutor(max_workers=1) as pool:
             image = pool.submit(guest_image, progress=say)
-            build("kubernetes")
-            build("sidecars")
+            build("kubernetes", packages=packages)
+            build("sidecars", packages=packages)
             return image.result().to_config()
     except (BuildError, ImageError) as error:
         raise LabError(str(error)) from error

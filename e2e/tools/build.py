@@ -2,7 +2,8 @@
 
 ``python -m e2e.tools.build GROUP...`` prints the directory of each group's binaries. A build happens in a temporary
 directory that is renamed when complete, under a lock, so an interrupted or a parallel build leaves no half of one.
-The Go build cache (several GB) is used for one build and then deleted; what stays is the binaries.
+The Go build cache (several GB) is shared by the groups that are built in one go (the standard library and what else
+they have in common is compiled once) and then deleted; what stays is the binaries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from e2e.cache import cache_root
@@ -61,7 +62,7 @@ def cache_key(group: str) -> str:
     digest = hashlib.sha256()
     for path in (TOOLS / group / "go.mod", TOOLS / group / "go.sum"):
         digest.update(path.read_bytes())
-    digest.update(linker_flags(group).encode())
+    digest.update(" ".join(flags(group)).encode())
     return f"{group}-{digest.hexdigest()[:16]}"
 
 
@@ -84,18 +85,18 @@ def find_go() -> str:
     raise BuildError(message)
 
 
-def linker_flags(group: str) -> str:
-    """Strips symbols, and stamps the Kubernetes version where the group has one."""
-    flags = ["-s", "-w"]
+def flags(group: str) -> list[str]:
+    """The flags of ``go build``: nothing for debuggers is made, and the Kubernetes version is stamped in."""
+    linker = ["-s", "-w"]
     version = KUBERNETES_VERSION.search((TOOLS / group / "go.mod").read_text())
     if version is not None:
         stamp = "k8s.io/component-base/version"
-        flags += [
+        linker += [
             f"-X {stamp}.gitVersion={version[1]}",
             f"-X {stamp}.gitMajor={version[2]}",
             f"-X {stamp}.gitMinor={version[3]}",
         ]
-    return " ".join(flags)
+    return ["-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags={' '.join(linker)}"]
 
 
 @contextmanager
@@ -106,8 +107,19 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def build(group: str) -> Path:
+@contextmanager
+def compiled_packages() -> Iterator[Path]:
+    """A folder for what Go compiles, deleted at the end: builds that are given it compile nothing twice."""
+    root = cache_root() / "tools"
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".gocache-") as folder:
+        yield Path(folder)
+
+
+def build(group: str, *, packages: Path | None = None) -> Path:
     """Returns the directory of the group's binaries, building them when the cache has none.
+
+    ``packages`` is a folder of `compiled_packages`, for several builds in one go.
 
     Raises:
         BuildError: no usable Go, less than 20 GB free, or the build failed, with the end of what Go said.
@@ -119,11 +131,12 @@ def build(group: str) -> Path:
         return result
     with locked(root / ".lock"):
         if not result.exists():
-            _build_into(group, result)
+            with nullcontext(packages) if packages else compiled_packages() as compiled:
+                _build_into(group, result, packages=compiled)
     return result
 
 
-def _build_into(group: str, result: Path) -> None:
+def _build_into(group: str, result: Path, *, packages: Path) -> None:
     free = shutil.disk_usage(result.parent).free
     if free < MINIMUM_FREE_BYTES:
         message = (
@@ -135,12 +148,14 @@ def _build_into(group: str, result: Path) -> None:
         binaries = Path(temporary) / "bin"
         binaries.mkdir()
         environment = os.environ | {
-            "GOCACHE": f"{temporary}/gocache",
+            "GOCACHE": str(packages),
             "CGO_ENABLED": "0",
             "GOFLAGS": "-mod=readonly",
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",
-            "GOGC": "400",  # memory is plenty, and collecting garbage is a good part of compiling
+            # Collecting garbage is a good part of compiling, and most compilers end before they need to.
+            "GOGC": "off",
+            "GOMEMLIMIT": "4GiB",
         }
         tools = tools_of(group)
         started = time.monotonic()
@@ -148,7 +163,7 @@ def _build_into(group: str, result: Path) -> None:
         print(f"building {names}: once, and it takes some minutes", file=sys.stderr, flush=True)
         # All at once: one program is linked, which takes one core, while others are compiled.
         done = subprocess.run(
-            [go, "build", "-trimpath", "-ldflags", linker_flags(group), "-o", f"{binaries}/", *tools],
+            [go, "build", *flags(group), "-o", f"{binaries}/", *tools],
             cwd=TOOLS / group,
             env=environment,
             check=False,
@@ -172,8 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for unknown in set(groups) - set(GROUPS):
         parser.error(f"no group {unknown!r}, there are: {', '.join(GROUPS)}")
     try:
-        for group in groups:
-            print(build(group))
+        with compiled_packages() as packages:
+            for group in groups:
+                print(build(group, packages=packages))
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
