@@ -36,6 +36,7 @@ async def plug(machines: QemuMachines, tmp_path: Path) -> AsyncIterator[Plug]:
             target = await machines.plug(VM, disk)
             undo.push_async_callback(machines.unplug, VM, name)
             await guest(machines, f"for _ in $(seq 100); do [ -b /dev/{target} ] && exit; sleep 0.1; done; exit 1")
+            await settled(machines)
             return target
 
         yield plug
@@ -46,6 +47,17 @@ async def guest(machines: QemuMachines, script: str) -> str:
     result = await machines.run(VM, ["sh", "-c", script], timeout=120)
     assert result.code == 0, f"{script}: {result}"
     return result.stdout
+
+
+async def settled(machines: QemuMachines) -> None:
+    """Returns when udev has looked at every disk: one that it has open keeps its name beyond its unplugging."""
+    await guest(machines, "udevadm settle --timeout=60")
+
+
+async def gone(machines: QemuMachines, target: str) -> None:
+    """Returns when the guest has let go of the disk: a SCSI disk leaves QEMU at once, and the guest hears of it."""
+    await guest(machines, f"for _ in $(seq 100); do [ -e /sys/block/{target} ] || exit 0; sleep 0.1; done; exit 1")
+    await settled(machines)
 
 
 async def test_a_scsi_disk_carries_all_36_characters_of_its_serial(machines: QemuMachines, plug: Plug) -> None:
@@ -65,7 +77,7 @@ async def test_a_virtio_disk_shows_the_first_20_characters_of_its_serial(machine
 async def test_an_unplugged_disk_is_gone_from_the_guest(machines: QemuMachines, plug: Plug, bus: Bus) -> None:
     target = await plug("a", bus)
     await machines.unplug(VM, "a")
-    assert target not in (await guest(machines, "ls /sys/block")).split()
+    await gone(machines, target)
 
 
 @pytest.mark.parametrize("bus", ["scsi", "virtio"])
@@ -75,6 +87,41 @@ async def test_what_the_guest_writes_is_in_the_hosts_file(
     target = await plug("a", bus)
     await guest(machines, f"printf written | dd of=/dev/{target} bs=512 seek=8 conv=sync,fsync")
     assert (tmp_path / "a.raw").read_bytes()[8 * 512 :].startswith(b"written\0")
+
+
+@pytest.mark.parametrize("bus", ["scsi", "virtio"])
+async def test_a_disk_whose_file_has_grown_is_larger_in_the_guest(
+    machines: QemuMachines, plug: Plug, tmp_path: Path, bus: Bus
+) -> None:
+    target = await plug("a", bus)
+    os.truncate(tmp_path / "a.raw", 32 * 2**20)
+    await machines.resize(VM, "a", 32 * 2**20)
+    block = f"/sys/block/{target}"
+    rescan = f"! [ -e {block}/device/rescan ] || echo 1 > {block}/device/rescan"
+    is_larger = f"[ $(cat {block}/size) = {32 * 2**20 // 512} ]"
+    await guest(machines, f"for _ in $(seq 100); do {is_larger} && exit; {rescan}; sleep 0.1; done; exit 1")
+
+
+async def test_a_disk_that_is_not_plugged_cannot_be_resized(machines: QemuMachines) -> None:
+    with pytest.raises(MachineError, match="worker-1: disk a is not plugged, so it cannot be resized"):
+        await machines.resize(VM, "a", 2**20)
+
+
+async def test_the_plugged_disks_are_known_by_their_names(machines: QemuMachines, plug: Plug) -> None:
+    await plug("a", "scsi")
+    assert machines.plugged(VM) == {"a"}
+    await machines.unplug(VM, "a")
+    assert machines.plugged(VM) == set()
+
+
+async def test_a_paused_guest_does_nothing_until_it_goes_on(machines: QemuMachines) -> None:
+    await machines.set_paused(VM, paused=True)
+    try:
+        with pytest.raises(MachineError, match="did not end in the guest"):
+            await machines.run(VM, ["true"], timeout=2.0)
+    finally:
+        await machines.set_paused(VM, paused=False)
+    assert (await machines.run(VM, ["true"])).code == 0
 
 
 async def test_a_read_only_disk_is_read_only_in_the_guest(machines: QemuMachines, plug: Plug) -> None:
@@ -90,6 +137,7 @@ async def test_a_disk_that_is_plugged_already_keeps_its_target(machines: QemuMac
 async def test_a_target_is_used_again_after_its_disk_has_gone(machines: QemuMachines, plug: Plug) -> None:
     assert [await plug("a", "scsi"), await plug("b", "scsi")] == ["sda", "sdb"]
     await machines.unplug(VM, "a")
+    await gone(machines, "sda")
     assert await plug("c", "scsi") == "sda"
 
 

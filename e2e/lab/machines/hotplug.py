@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -64,7 +65,9 @@ class Plugs:
         return plugged.target
 
     async def unplug(self, name: str) -> None:
-        """Takes the disk away and returns when the guest has released it; an unknown disk is not an error.
+        """Takes the disk away and returns when QEMU has released it; an unknown disk is not an error.
+
+        A guest gives a virtio disk up first; of a SCSI disk it hears afterwards, and its name may stay for a moment.
 
         Raises:
             MachineError: the guest has not released it after 30 s; it stays plugged.
@@ -75,6 +78,21 @@ class Plugs:
         await self._release(plugged)
         await self._drop_node(plugged.node)
         del self._plugged[name]
+
+    async def resize(self, name: str, size: int) -> None:
+        """Tells the guest the disk's new size in bytes.
+
+        Raises:
+            MachineError: no such disk is plugged, or QEMU refused.
+        """
+        if name not in self._plugged:
+            raise MachineError(f"{self._vm}: disk {name} is not plugged, so it cannot be resized")
+        await self._monitor.execute("block_resize", {"node-name": self._plugged[name].node, "size": size})
+
+    @property
+    def names(self) -> AbstractSet[str]:
+        """The names of the plugged disks."""
+        return self._plugged.keys()
 
     def _place(self, disk: Disk) -> Plugged:
         if len(disk.serial) > SERIAL_LIMIT:
