@@ -14,8 +14,8 @@ from e2e.lab.machines.accelerator import Accelerator
 
 # Nobody attacks a guest of the lab, and under emulation the mitigations cost a sixth of all its time.
 KERNEL_ARGUMENTS = "console=ttyS0 net.ifnames=0 apparmor=0 panic=-1 mitigations=off"
-# Emulated, every feature costs: a kernel that finds the newest ones saves more registers, checks more accesses, and copies
-# byte by byte because real processors are fast at that. This is what Debian and Go need, and the ciphers of TLS.
+# Emulated, every feature costs: a kernel that finds the newest ones saves more registers, checks more accesses, and
+# copies byte by byte because real processors are fast at that. This is what Debian and Go need, and TLS's ciphers.
 EMULATED_CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+aes,+pclmulqdq"
 # Root disk, seed, network card, virtio-scsi, virtio-serial: what KubeVirt would put on ports of their own.
 FIXED_DEVICES = 5
