@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]  # comes with the compiler, without stubs
+from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
     FileDescriptorProto,
