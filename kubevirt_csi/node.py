@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 import structlog
 
@@ -37,8 +36,6 @@ from kubevirt_csi.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
-SYSFS_ROOT = Path("/sys")
-DEV_ROOT = Path("/dev")
 PROGRAMS = (*filesystems.PROGRAMS, *mounts.PROGRAMS)
 TOOLS = "tools"
 UNREGISTER_SECONDS = 1.0
@@ -114,7 +111,7 @@ def _check_tools(commands: Commands, readiness: Readiness) -> None:
 
 async def _node_service(settings: NodeSettings, identity: NodeIdentity, commands: Commands) -> NodeService:
     places = HostPlaces()
-    disks = SysfsDisks(sysfs_root=SYSFS_ROOT, dev_root=DEV_ROOT)
+    disks = SysfsDisks(sysfs_root=settings.sysfs_root, dev_root=settings.dev_root)
     host_mounts = HostMounts(commands, places=places, workspace=settings.state_dir / "mounts")
     records = HostRecords(settings.state_dir / "volumes")
     await host_mounts.open()

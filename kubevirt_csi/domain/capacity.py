@@ -18,6 +18,8 @@ from kubevirt_csi.errors import InvalidArgument, OutOfRange
 MIB = 1024**2
 DEFAULT_BYTES = 1024**3
 """What is made when the request names no size."""
+FILE_SYSTEM_OVERHEAD = Fraction(6, 100)
+"""CDI's default share of a Filesystem claim that it leaves to the file system around the disk image."""
 MAX_BYTES = 2**63 - 1
 """Both CSI and Kubernetes carry sizes as signed 64-bit integers."""
 
@@ -57,6 +59,15 @@ def format_quantity(size_bytes: int) -> str:
         if size_bytes and size_bytes % factor == 0:
             return f"{size_bytes // factor}{suffix}"
     return str(size_bytes)
+
+
+def image_bytes(claim_bytes: int, overhead: Fraction = FILE_SYSTEM_OVERHEAD) -> int:
+    """The least that the disk image in a Filesystem claim has, in whole MiB.
+
+    CDI makes it claim / (1 + overhead) since 1.63 and claim x (1 - overhead) before, which is the smaller one and also
+    what KubeVirt grows it to; both round down. Sources: CDI pkg/util, KubeVirt pkg/virt-launcher/virtwrap/manager.go.
+    """
+    return math.floor(claim_bytes * (1 - overhead)) // MIB * MIB
 
 
 def round_up(size_bytes: int) -> int:

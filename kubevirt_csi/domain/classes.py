@@ -7,9 +7,11 @@ already found its way into the volume capability.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kubevirt_csi.domain.names import shown
 from kubevirt_csi.domain.volumes import Bus
 from kubevirt_csi.errors import InvalidArgument
 
@@ -18,6 +20,8 @@ BUS = "bus"
 KNOWN = (INFRA_STORAGE_CLASS, BUS)
 SIDECAR_PREFIX = "csi.storage.k8s.io/"
 OLD_FILE_SYSTEM_KEY = "fstype"
+_CLASS_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain, as the names of StorageClasses are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +42,9 @@ class ClassParameters:
         unknown = sorted(own.keys() - set(KNOWN))
         if unknown:
             raise InvalidArgument(
-                f"unknown StorageClass parameter {', '.join(unknown)}; this driver knows {', '.join(KNOWN)}"
+                f"unknown StorageClass parameter {', '.join(map(shown, unknown))}; this driver knows {', '.join(KNOWN)}"
             )
-        return cls(infra_storage_class=own.get(INFRA_STORAGE_CLASS) or None, bus=_bus(own.get(BUS, "")))
+        return cls(infra_storage_class=_class_name(own.get(INFRA_STORAGE_CLASS, "")), bus=_bus(own.get(BUS, "")))
 
     def canonical(self) -> dict[str, str]:
         """The same class in one spelling, with its defaults filled in."""
@@ -51,9 +55,17 @@ def _is_the_sidecars(key: str) -> bool:
     return key.startswith(SIDECAR_PREFIX) or key.lower() == OLD_FILE_SYSTEM_KEY
 
 
+def _class_name(text: str) -> str | None:
+    if text and _CLASS_NAME.fullmatch(text) is None:
+        raise InvalidArgument(
+            f"StorageClass parameter {INFRA_STORAGE_CLASS}: {shown(text)} cannot be the name of a StorageClass"
+        )
+    return text or None
+
+
 def _bus(text: str) -> Bus:
     try:
         return Bus(text or Bus.SCSI.value)
     except ValueError:
         known = ", ".join(bus.value for bus in Bus)
-        raise InvalidArgument(f"StorageClass parameter {BUS}: {text!r} is not one of {known}") from None
+        raise InvalidArgument(f"StorageClass parameter {BUS}: {shown(text)} is not one of {known}") from None

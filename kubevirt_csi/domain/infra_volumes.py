@@ -7,8 +7,10 @@ bare claim, is no special case. Annotations that an older object lacks mean "unk
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from kubevirt_csi.domain.attachments import Attachments
+from kubevirt_csi.domain.capacity import FILE_SYSTEM_OVERHEAD, image_bytes
 from kubevirt_csi.domain.volumes import Bus, Content
 
 PREFIX = "csi.kubevirt.io/"
@@ -21,6 +23,11 @@ DIGEST = PREFIX + "digest"
 FORMAT_OVERRIDE = PREFIX + "format-override"
 
 SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+PENDING = "Pending"
+BOUND = "Bound"
+LOST = "Lost"
+BLOCK = "Block"
 WAITING_FOR_CONSUMER = ("WaitForFirstConsumer", "PendingPopulation")
 
 
@@ -42,6 +49,8 @@ class DataVolume:
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
     size_bytes: int = 0
+    of_disk: bool = True
+    """``size_bytes`` is what the guest shall see (``spec.storage``), not what the claim has (``spec.pvc``)."""
     deleting: bool = False
 
 
@@ -77,10 +86,20 @@ class InfraVolume:
 
     @property
     def size_bytes(self) -> int:
-        """What was asked for, in bytes: the DataVolume's request, since a Filesystem claim is made larger."""
-        if self.data_volume is not None and self.data_volume.size_bytes:
-            return self.data_volume.size_bytes
-        return self.claim.size_bytes if self.claim is not None else 0
+        """The least that the guest sees, in bytes: what was asked for, as far as the infra objects still tell."""
+        return self.least_bytes(FILE_SYSTEM_OVERHEAD)
+
+    def least_bytes(self, overhead: Fraction) -> int:
+        """The same, where the infra cluster's file system overhead is known.
+
+        The disk in a Filesystem claim is an image, smaller than the claim. A DataVolume made with ``spec.storage``
+        names the image's size and CDI makes the claim larger; everything else names the claim's.
+        """
+        made = self.data_volume
+        if made is not None and made.size_bytes and (made.of_disk or self.claim is None):
+            return made.size_bytes
+        claimed = self.claim.size_bytes if self.claim is not None else 0
+        return image_bytes(claimed, overhead) if self.is_file else claimed
 
     @property
     def capacity_bytes(self) -> int:
@@ -88,30 +107,59 @@ class InfraVolume:
 
         The capacity of a Filesystem claim says nothing, because it includes the overhead around the disk image.
         """
-        real = self.claim.capacity_bytes if self.claim is not None and self.claim.volume_mode == "Block" else None
+        real = None if self.claim is None or self.is_file else self.claim.capacity_bytes
         return max(self.size_bytes, real or 0)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the disk is an image in a Filesystem claim; unknown without a claim, and taken for no then."""
+        return self.claim is not None and self.claim.volume_mode != BLOCK
 
     @property
     def populates_on_use(self) -> bool:
         """Whether only a consumer, so the hot-plug itself, makes the infra cluster bind and fill it."""
-        return self.data_volume is not None and self.data_volume.phase in WAITING_FOR_CONSUMER
+        if self.data_volume is None:
+            return self.claim is not None and self.claim.phase == PENDING
+        return self.data_volume.phase in WAITING_FOR_CONSUMER
+
+    @property
+    def filled(self) -> bool:
+        """Whether nothing has to happen in the storage any more; of a Filesystem claim without DataVolume unknown."""
+        if self.data_volume is None:
+            return self.claim is not None and self.claim.phase == BOUND and not self.is_file
+        return self.data_volume.phase == SUCCEEDED
 
     @property
     def decided(self) -> bool:
-        """Whether the volume can be plugged: it is filled, or waits for its consumer; a bare claim always can."""
+        """Whether the volume can be plugged: it is filled, or waits for its consumer; a bare claim always can.
+
+        Never without a claim, nor with one on its way out: it would keep the VM from all hot-plug changes.
+        """
+        if self.claim is None or self.claim.deleting or self.claim.phase == LOST:
+            return False
+        return self.data_volume is None or self.filled or self.populates_on_use
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it will never be ready by itself: CDI has given it up, or its storage is gone."""
+        lost = self.claim is not None and self.claim.phase == LOST
         if self.data_volume is None:
-            return self.claim is not None
-        return self.data_volume.phase == SUCCEEDED or self.populates_on_use
+            return lost
+        return lost or self.data_volume.phase == FAILED or (self.data_volume.phase == SUCCEEDED and self.claim is None)
 
     def describe(self) -> str:
         """Phase and CDI's condition texts, where the infra cluster's own errors surface; for people."""
+        claim = f"claim phase {self.claim.phase or 'not set yet'}" if self.claim is not None else "no claim"
         if self.data_volume is None:
-            return "no DataVolume" if self.claim is not None else "nothing of it exists"
+            image = "; its volumeMode is Filesystem, so it must have a disk.img" if self.is_file else ""
+            return f"no DataVolume; {claim}{image}" if self.claim is not None else "nothing of it exists"
         words = [f"DataVolume phase {self.data_volume.phase or 'not set yet'}"]
         for condition in self.data_volume.conditions:
             if condition.status != "True" and (condition.message or condition.reason):
                 told = ": ".join(word for word in (condition.reason, condition.message) if word)
                 words.append(f"{condition.type} {told}")
+        if self.hopeless:
+            words.append(claim)
         return "; ".join(words)
 
     @property

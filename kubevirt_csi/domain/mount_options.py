@@ -13,6 +13,8 @@ from kubevirt_csi.errors import InvalidArgument
 
 _OTHER_WORK = ("bind", "rbind", "move", "remount", "loop", "offset", "sizelimit", "helper", "uhelper", "fd")
 _PROPAGATION = ("shared", "rshared", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable")
+LARGEST_BYTES = 4096
+"""CSI spec: size limit of mount_flags."""
 REFUSED = frozenset((*_OTHER_WORK, *_PROPAGATION))
 _REFUSED_PREFIXES = ("x-", "X-", "verity.")
 _PER_MOUNT = frozenset(("ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime"))
@@ -25,9 +27,11 @@ def checked(flags: Sequence[str]) -> tuple[str, ...]:
     """The single options, with ``a,b`` in one flag split, in their order.
 
     Raises:
-        InvalidArgument: an option is empty or malformed, or would make mount(8) do something else. The text names its
-            key only: values may be sensitive (CSI spec: mount_flags).
+        InvalidArgument: an option is empty or malformed, or would make mount(8) do something else, or all together are
+            too long. The text names its key only: values may be sensitive (CSI spec: mount_flags).
     """
+    if sum(len(flag.encode()) for flag in flags) > LARGEST_BYTES:
+        raise InvalidArgument(f"mount_flags have more than {LARGEST_BYTES} bytes")
     options = tuple(option for flag in flags for option in _split(flag))
     for option in options:
         key = option.partition("=")[0]

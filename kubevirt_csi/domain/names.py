@@ -40,6 +40,12 @@ def volume_id(name: str) -> str:
     return _HASHED_PREFIX + hashlib.sha256(name.encode()).hexdigest()[:_HASHED_DIGITS]
 
 
+def shown(text: str) -> str:
+    """A caller's text as it may stand in an error text: cut to a readable length, quoted if it does not print."""
+    cut = text if len(text) <= LONGEST_NAME_BYTES else f"{text[:LONGEST_NAME_BYTES]}…"
+    return cut if cut.isprintable() else repr(cut)
+
+
 def is_volume_id(text: str) -> bool:
     """Whether a volume could bear this id; others are not worth asking the infra cluster about."""
     return len(text) <= LONGEST_LABEL and _LABEL.fullmatch(text) is not None

@@ -20,9 +20,9 @@ from kubevirt_csi.errors import DriverError, Internal, Unavailable
 from kubevirt_csi.infra.answers import Expired, Missing
 from kubevirt_csi.infra.changes import Changes
 from kubevirt_csi.infra.connection import Connection, Pause
-from kubevirt_csi.infra.pauses import Pauses
 from kubevirt_csi.infra.resources import Call, Object, Resource, Verb
 from kubevirt_csi.infra.watching import Distrusted, Lines, Page, Store, parse_event, parse_page
+from kubevirt_csi.waiting import Pauses
 
 PAGE_OBJECTS = 250
 WATCH_SECONDS = (240, 300)

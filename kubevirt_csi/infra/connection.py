@@ -21,9 +21,9 @@ from kubernetes_asyncio.client import ApiClient
 from kubevirt_csi.errors import Unavailable
 from kubevirt_csi.infra.answers import Again, Answer, Failure, Place, judge, read, unreachable
 from kubevirt_csi.infra.credentials import USER_AGENT, Credentials
-from kubevirt_csi.infra.pauses import Pauses
 from kubevirt_csi.infra.resources import JSON, Call, Object
 from kubevirt_csi.observe import context
+from kubevirt_csi.waiting import Pauses
 
 REQUEST_SECONDS = 30.0
 """From the call to its answer, attempts and pauses included."""

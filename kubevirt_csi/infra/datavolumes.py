@@ -46,6 +46,7 @@ def data_volume(found: Object) -> Half[DataVolume]:
         phase=str(status.get("phase") or ""),
         conditions=tuple(_condition(entry) for entry in status.get("conditions") or ()),
         size_bytes=_requested(claim),
+        of_disk=bool(spec.get("storage")),
         deleting=_deleting(found),
     )
     return _half(found, value)

@@ -6,11 +6,11 @@ means "written down". Most refusals by state come as 409, whatever the reason, s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from kubevirt_csi.domain.machines import Instance, Machine, Plug
-from kubevirt_csi.errors import DriverError, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from kubevirt_csi.domain.machines import Instance, Machine, Plug, Survey
+from kubevirt_csi.errors import DriverError, FailedPrecondition, InvalidArgument, NotFound
 from kubevirt_csi.infra import virtualmachines
 from kubevirt_csi.infra.answers import Missing, Refused
 from kubevirt_csi.infra.cache import Cache, pages, unreadable
@@ -27,8 +27,10 @@ from kubevirt_csi.infra.resources import (
     Verb,
 )
 from kubevirt_csi.infra.selectors import Selector
+from kubevirt_csi.infra.together import Together
 from kubevirt_csi.infra.virtualmachines import VirtualMachine
 from kubevirt_csi.infra.watching import parsed
+from kubevirt_csi.ports.infra import Postponed
 
 CHANGE_SECONDS = 10.0
 """Longer than admission takes, and short enough that nothing is sent long after the caller decided to (the fence of
@@ -51,6 +53,7 @@ class InfraMachines:
         self._instances: Cache[Instance] = Cache(
             connection, INSTANCES, parse=virtualmachines.instance, changes=self._changes
         )
+        self._running = Together(self._read_instance)
         self.caches = (self._vms, self._instances)
 
     async def get(self, name: str, *, fresh: bool = False) -> Machine | None:
@@ -59,31 +62,28 @@ class InfraMachines:
         A VMI whose VM is gone cannot be selected by the VM's labels any more; it is returned, so that its disks are
         not forgotten.
         """
-        if fresh:
-            vm = await self._read(VIRTUAL_MACHINES, name, virtualmachines.virtual_machine)
-            vmi = await self._read(INSTANCES, name, virtualmachines.instance)
-            machine = virtualmachines.join(name, vm, vmi)
-        else:
-            machine = virtualmachines.join(name, self._vms.find(name), self._instances.find(name))
-        if machine is not None and machine.uid is not None and not self._selector.matches(machine.labels):
-            return None
-        return machine
+        if not fresh:
+            return self._node(virtualmachines.join(name, self._vms.find(name), self._instances.find(name)))
+        vm = await self._read(VIRTUAL_MACHINES, name, virtualmachines.virtual_machine)
+        return self._node(virtualmachines.join(name, vm, await self._read_instance(name)))
+
+    async def get_running(self, name: str) -> Machine | None:
+        """As ``get`` from the cache, with the instance read afresh; the VM's half is of before that read."""
+        vm = self._vms.find(name)
+        return self._node(virtualmachines.join(name, vm, await self._running.read(name)))
 
     async def holders(self, claim: str, *, fresh: bool = False) -> list[Machine]:
-        """Every machine of the namespace that has the claim in VM spec, VMI spec or VMI status.
-
-        A fresh answer lists VMs first: a volume enters VM spec first, and leaves the VMI last.
-        """
+        """Every machine of the namespace that has the claim in VM spec, VMI spec or VMI status."""
         if fresh:
-            vms = await self._list(VIRTUAL_MACHINES, virtualmachines.virtual_machine)
-            instances = await self._list(INSTANCES, virtualmachines.instance)
-            names = vms.keys() | instances.keys()
-            machines = [virtualmachines.join(name, vms.get(name), instances.get(name)) for name in names]
-        else:
-            names = {*self._vms.names, *self._instances.names}
-            machines = [virtualmachines.join(n, self._vms.find(n), self._instances.find(n)) for n in names]
-        found = [machine for machine in machines if machine is not None and machine.holds(claim)]
-        return sorted(found, key=lambda machine: machine.name)
+            return (await self.survey()).holders(claim)
+        vms = {name: self._vms.find(name) for name in self._vms.names}
+        instances = {name: self._instances.find(name) for name in self._instances.names}
+        return self._survey(vms, instances).holders(claim)
+
+    async def survey(self) -> Survey:
+        """Every machine, read afresh. VMs are listed first: a volume enters VM spec first, and leaves the VMI last."""
+        vms = await self._list(VIRTUAL_MACHINES, virtualmachines.virtual_machine)
+        return self._survey(vms, await self._list(INSTANCES, virtualmachines.instance))
 
     async def add_volume(self, vm: str, plug: Plug) -> None:
         """Sends ``addvolume`` to the VM's subresource; accepted means written down, not attached."""
@@ -94,7 +94,7 @@ class InfraMachines:
         await self._change(VIRTUAL_MACHINE_ACTIONS, vm, "removevolume", {"name": volume_id})
 
     async def remove_volume_from_instance(self, vm: str, volume_id: str) -> None:
-        """Sends ``removevolume`` to the VMI, for an instance whose VM object is gone."""
+        """Sends ``removevolume`` to the VMI, for a disk that only the instance has."""
         await self._change(INSTANCE_ACTIONS, vm, "removevolume", {"name": volume_id})
 
     def changed(self, name: str) -> Awaitable[None]:
@@ -109,6 +109,20 @@ class InfraMachines:
             raise NotFound(str(error)) from error
         except Refused as error:
             raise _refusal(error) from error
+
+    def _node(self, machine: Machine | None) -> Machine | None:
+        """The machine, unless its VM is outside the selector."""
+        known = machine is not None and machine.uid is not None
+        return None if machine is None or (known and not self._selector.matches(machine.labels)) else machine
+
+    def _survey(self, vms: Mapping[str, VirtualMachine | None], instances: Mapping[str, Instance | None]) -> Survey:
+        joined = {name: virtualmachines.join(name, vms.get(name), instances.get(name)) for name in {*vms, *instances}}
+        machines = {name: machine for name, machine in joined.items() if machine is not None}
+        nodes = frozenset(name for name, machine in machines.items() if self._node(machine) is not None)
+        return Survey(machines=machines, nodes=nodes)
+
+    async def _read_instance(self, name: str) -> Instance | None:
+        return await self._read(INSTANCES, name, virtualmachines.instance)
 
     async def _read(self, resource: Resource, name: str, parse: Callable[[Object], Item]) -> Item | None:
         try:
@@ -144,5 +158,5 @@ def _refusal(error: Refused) -> DriverError:
         advice = f"with the feature gate {GATES[1]} off only the VM can be changed; delete the VMI to free its disks"
         return FailedPrecondition(f"{error}; {advice}")
     if "migration is in progress" in error.message or "until snapshot" in error.message:
-        return Unavailable(f"{error}; it can be repeated when that has ended")
+        return Postponed(f"{error}; it can be repeated when that has ended")
     return InvalidArgument(str(error))

@@ -1,15 +1,16 @@
 """VM and VMI objects to machines, and hot-plug requests to bodies. No I/O.
 
 Only volumes that stand for a claim are of interest; a DataVolume's claim has its name. Where the older hot-plug gate is
-on, an accepted ``addvolume`` first waits in the VM's queue (``status.volumeRequests``): it counts as part of the spec,
-because it will be carried out.
+on, an accepted request first waits in the VM's queue (``status.volumeRequests``), and stays there for a moment after it
+has been carried out.
 Source: KubeVirt staging/src/kubevirt.io/api/core/v1/types.go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from kubevirt_csi.domain.machines import Instance, Machine, Plug, PluggedVolume, VolumeStatus
@@ -23,34 +24,41 @@ class VirtualMachine:
     uid: str
     labels: Mapping[str, str]
     volumes: Mapping[str, PluggedVolume]
+    leaving: frozenset[str]
     failure: str
+    deleting: bool
+    migrates_volumes: bool
 
 
 def virtual_machine(found: Object) -> VirtualMachine:
     """Reads a VM."""
-    metadata, status = _map(found, "metadata"), _map(found, "status")
-    template = _map(_map(_map(found, "spec"), "template"), "spec")
-    queued = [_map(request, "addVolumeOptions") for request in status.get("volumeRequests") or ()]
+    metadata, spec, status = (_map(found, key) for key in ("metadata", "spec", "status"))
+    volumes = {volume.name: volume for volume in _spec_volumes(_map(_map(spec, "template"), "spec"))}
+    added, leaving = _queue(status.get("volumeRequests") or ())
     return VirtualMachine(
         uid=str(metadata.get("uid", "")),
         labels={key: str(value) for key, value in _map(metadata, "labels").items()},
-        volumes={volume.name: volume for volume in (*_queued(queued), *_spec_volumes(template))},
+        volumes=added | volumes,
+        leaving=leaving,
         failure=_failure(status.get("conditions") or ()),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        migrates_volumes=spec.get("updateVolumesStrategy") == "Migration",
     )
 
 
 def instance(found: Object) -> Instance:
     """Reads a VMI."""
-    metadata, status = _map(found, "metadata"), _map(found, "status")
+    metadata, spec, status = (_map(found, key) for key in ("metadata", "spec", "status"))
     migration = _map(status, "migrationState")
     over = any(migration.get(key) for key in ("endTimestamp", "completed", "failed"))
     return Instance(
         uid=str(metadata.get("uid", "")),
         phase=str(status.get("phase") or ""),
-        volumes={volume.name: volume for volume in _spec_volumes(_map(found, "spec"))},
+        volumes={volume.name: volume for volume in _spec_volumes(spec)},
         statuses={entry.name: entry for entry in map(_status, status.get("volumeStatus") or ())},
         migrating=bool(migration) and not over,
         deleting=bool(metadata.get("deletionTimestamp")),
+        hotplug_disabled=bool(_map(_map(spec, "domain"), "devices").get("disableHotplug")),
     )
 
 
@@ -58,7 +66,17 @@ def join(name: str, vm: VirtualMachine | None, vmi: Instance | None) -> Machine 
     """The machine of two halves, None of none."""
     if vm is None:
         return Machine(name=name, uid=None, instance=vmi) if vmi is not None else None
-    return Machine(name=name, uid=vm.uid, labels=vm.labels, volumes=vm.volumes, instance=vmi, failure=vm.failure)
+    return Machine(
+        name=name,
+        uid=vm.uid,
+        labels=vm.labels,
+        volumes=vm.volumes,
+        leaving=vm.leaving,
+        instance=vmi,
+        failure=vm.failure,
+        deleting=vm.deleting,
+        migrates_volumes=vm.migrates_volumes,
+    )
 
 
 def add_volume_body(plug: Plug) -> Object:
@@ -84,9 +102,18 @@ def _spec_volumes(spec: Mapping[str, Any]) -> Iterator[PluggedVolume]:
         yield from _plugged(str(volume.get("name", "")), volume, disks.get(volume.get("name")) or {})
 
 
-def _queued(requests: Iterable[Mapping[str, Any]]) -> Iterator[PluggedVolume]:
+def _queue(requests: Iterable[Mapping[str, Any]]) -> tuple[dict[str, PluggedVolume], frozenset[str]]:
+    """What the queue adds, by name, and the names that it removes; of several requests for a name the last counts."""
+    added: dict[str, PluggedVolume] = {}
+    leaving: set[str] = set()
     for request in requests:
-        yield from _plugged(str(request.get("name", "")), _map(request, "volumeSource"), _map(request, "disk"))
+        add, name = _map(request, "addVolumeOptions"), str(_map(request, "removeVolumeOptions").get("name", ""))
+        for volume in _plugged(str(add.get("name", "")), _map(add, "volumeSource"), _map(add, "disk")):
+            added[volume.name] = replace(volume, queued=True)
+            leaving.discard(volume.name)
+        if name:
+            leaving.add(name)
+    return added, frozenset(leaving)
 
 
 def _plugged(name: str, source: Mapping[str, Any], disk: Mapping[str, Any]) -> Iterator[PluggedVolume]:
@@ -107,14 +134,17 @@ def _plugged(name: str, source: Mapping[str, Any], disk: Mapping[str, Any]) -> I
 
 
 def _status(entry: Mapping[str, Any]) -> VolumeStatus:
+    claim = _map(entry, "persistentVolumeClaimInfo")
+    overhead = claim.get("filesystemOverhead")
     return VolumeStatus(
         name=str(entry.get("name", "")),
         phase=str(entry.get("phase") or ""),
         target=str(entry.get("target") or ""),
         reason=str(entry.get("reason") or ""),
         message=str(entry.get("message") or ""),
-        claim=_map(entry, "persistentVolumeClaimInfo").get("claimName"),
+        claim=claim.get("claimName"),
         hotplug=entry.get("hotplugVolume") is not None,
+        overhead=None if overhead is None else Fraction(str(overhead)),
     )
 
 

@@ -52,13 +52,16 @@ class InfraVolumes:
                     return True
         return False
 
-    async def create(self, volume: NewVolume) -> None:
-        """Creates the DataVolume; one of that name that exists already is not an error."""
+    async def create(self, volume: NewVolume) -> InfraVolume | None:
+        """Creates the DataVolume and returns the volume; None when the name is taken, perhaps by an earlier try."""
         body = datavolumes.new(volume, self._labels)
-        with suppress(Exists):
-            await self._connection.request(
+        try:
+            made = await self._connection.request(
                 Call(verb=Verb.CREATE, resource=DATA_VOLUMES, body=body, repeatable=True)  # twice: it exists already
             )
+        except Exists:
+            return None
+        return self._joined(volume.id, self._parsed(DATA_VOLUMES, volume.id, made, datavolumes.data_volume), None)
 
     async def delete(self, volume: InfraVolume) -> None:
         """Deletes the DataVolume (or the bare claim) with its UID as precondition; one that is gone is no error.

@@ -10,18 +10,20 @@ Source: KubeVirt pkg/virt-api/rest/volumes.go, pkg/virt-controller/watch/vmi/sto
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kubevirt_csi.domain.access import Capability, require_supported
 from kubevirt_csi.domain.attachments import Attachment
-from kubevirt_csi.domain.digests import families
 from kubevirt_csi.domain.infra_volumes import InfraVolume
-from kubevirt_csi.domain.machines import Machine, Plug, PluggedVolume
+from kubevirt_csi.domain.machines import Machine, Plug, PluggedVolume, Survey
 from kubevirt_csi.domain.nodeids import NodeId, parse
 from kubevirt_csi.domain.volumes import Bus, PublishContext
 from kubevirt_csi.errors import (
     Aborted,
     DeadlineExceeded,
+    DriverError,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -29,17 +31,27 @@ from kubevirt_csi.errors import (
     Unavailable,
 )
 from kubevirt_csi.observe import context
-from kubevirt_csi.operations.detachment import Detacher, whereabouts
-from kubevirt_csi.operations.holding import Holding, held_as
+from kubevirt_csi.operations.attachable import (
+    made_for_many,
+    require_hope,
+    require_made_for,
+    require_own_disk,
+    require_takes_disks,
+    require_usable,
+)
+from kubevirt_csi.operations.detachment import Detacher
+from kubevirt_csi.operations.holding import Holding
 from kubevirt_csi.operations.pacing import LIMIT_SECONDS, TAKE_BACK_SECONDS, Kind, Pacing, Turn
 from kubevirt_csi.operations.stuck import StuckAttaches
-from kubevirt_csi.operations.waiting import attempts, until
-from kubevirt_csi.ports.infra import Stale
+from kubevirt_csi.ports.infra import Postponed, Stale
+from kubevirt_csi.waiting import LOOK_AGAIN_SECONDS, attempts, until
 
 ATTACH_SECONDS = 300.0
 """How long one operation waits for the guest to have the disk; a later call goes on from what it finds."""
 POPULATE_SECONDS = 600.0
 SENDS = 30
+SURVEY_SECONDS = 5.0
+"""How long the machines of a batch serve its members; those whose turn comes later read them themselves."""
 ANSWER_SECONDS = 10.0
 """For one ``addvolume``; well below FREE_SECONDS - SEND_SECONDS of the entries, which have to outlive a late one."""
 REFUSALS = (InvalidArgument, FailedPrecondition, NotFound, PermissionDenied)
@@ -57,10 +69,10 @@ class _Wanted:
     """No other VM may hold the volume."""
 
     def plugged(self, machine: Machine) -> PluggedVolume | None:
-        """The volume in VM spec; in the instance's spec only when the VM object is gone."""
+        """The volume in VM spec, unless it is to leave; in the instance's spec only when the VM object is gone."""
         if machine.uid is None:
             return machine.instance.volumes.get(self.volume_id) if machine.instance is not None else None
-        return machine.volumes.get(self.volume_id)
+        return machine.volumes.get(self.volume_id) if machine.wants(self.volume_id) else None
 
     def attached(self, machine: Machine) -> bool:
         """Wanted there, and in the guest that runs now: a disk that is being detached has the latter only."""
@@ -83,35 +95,50 @@ class Attacher:
         """Attaches the volume to the node's VM and returns what the node plugin needs to find the disk.
 
         Raises:
-            InvalidArgument: node id malformed, capability not supported, or KubeVirt's admission refuses the disk.
-            NotFound: no such volume, or no such VM, for this tenant.
+            InvalidArgument: capability not supported, or KubeVirt's admission refuses the disk.
+            NotFound: no such volume, or no such VM, for this tenant; a malformed node id is that of no VM.
             FailedPrecondition: another node has the volume, the VM does not run, or the volume is being deleted.
             Unavailable, Aborted, DeadlineExceeded: not yet, with the reason; it may be under way.
         """
-        node = parse(node_id)
+        try:
+            node = parse(node_id)
+        except InvalidArgument as error:
+            raise NotFound(f"{error}, so there is no such node") from error
         vm = self._holding.nodes.vm_of(node)
         require_supported([capability])
         wanted = _Wanted(volume_id=volume_id, node=node, vm=vm, exclusive=not capability.mode.multi_node)
-        volume, machine = await self._look(wanted)
-        _require_made_for(volume, capability)
-        await self._require_exclusive(wanted, volume, fresh=False)
-        _require_own_disk(wanted, machine)
+        volume, machine = await self._first_look(wanted)
+        require_made_for(volume, capability)
+        await self._require_exclusive(wanted, volume)
+        require_own_disk(machine, volume_id, node=node.text)
         if wanted.attached(machine):
             return _context(wanted, volume, machine)
         if wanted.plugged(machine) is None:
-            _require_sendable(wanted, volume, machine)
+            require_takes_disks(machine, volume_id, node=node.text)
             self._stuck.require_over(vm, volume_id)
             volume = await self._until_pluggable(volume)
-        machine = await self._attach(wanted, volume, under_way=wanted.plugged(machine) is not None)
-        return _context(wanted, await self._volume(wanted), machine)
+        machine, written = await self._attach(wanted, volume, under_way=wanted.plugged(machine) is not None)
+        return _context(wanted, written or await self._volume(wanted), machine)
+
+    async def _first_look(self, wanted: _Wanted) -> tuple[InfraVolume, Machine]:
+        """Volume and machine from the cache where it shows the usual beginning, else afresh.
+
+        Usual is that nothing stands in the way. That is only a beginning, because what is sent is decided by what is
+        read later; success or refusal would be answers, so they are never given by the cache.
+        """
+        volume, machine = await self._volumes.get(wanted.volume_id), await self._machines.get(wanted.vm)
+        if volume is not None and machine is not None and not volume.attachments:
+            with suppress(DriverError):
+                require_usable(volume)
+                require_takes_disks(machine, volume.id, node=wanted.node.text)
+                return volume, machine
+        return await self._look(wanted)
 
     async def _look(self, wanted: _Wanted) -> tuple[InfraVolume, Machine]:
         """Volume and machine, read afresh."""
         volume = await self._volume(wanted)
         machine = await self._machines.get(wanted.vm, fresh=True)
-        if machine is None:
-            raise NotFound(f"node {wanted.node.text}: no VM {wanted.vm} of this tenant exists in the infra cluster")
-        return volume, machine
+        return volume, _required(machine, wanted)
 
     async def _volume(self, wanted: _Wanted) -> InfraVolume:
         volume = await self._volumes.get(wanted.volume_id, fresh=True)
@@ -119,25 +146,23 @@ class Attacher:
             raise NotFound(f"volume {wanted.volume_id} does not exist in the infra cluster for this tenant")
         return volume
 
-    async def _require_exclusive(self, wanted: _Wanted, volume: InfraVolume, *, fresh: bool) -> None:
-        if not wanted.exclusive:
-            return
-        nodes = await self._holding.elsewhere(volume, vm=wanted.vm, fresh=fresh)
-        if nodes:
-            raise FailedPrecondition(
-                f"volume {volume.id} can be on one node at a time, and {', '.join(nodes)} has it or is getting it; "
-                "it has to be detached there first"
-            )
+    async def _require_exclusive(self, wanted: _Wanted, volume: InfraVolume) -> None:
+        if wanted.exclusive:
+            _require_nowhere(wanted, volume, await self._holding.elsewhere(volume, vm=wanted.vm, fresh=False))
 
     async def _until_pluggable(self, volume: InfraVolume) -> InfraVolume:
         """Waits until the volume is filled, or can only go on when it is plugged: KubeVirt holds up all others else."""
         found: InfraVolume | None = volume
+        require_hope(volume)
 
         async def look() -> InfraVolume | None:
             nonlocal found
-            found = await self._volumes.get(volume.id) or await self._volumes.get(volume.id, fresh=True)
-            if found is None or found.deleting:
-                raise Aborted(f"volume {volume.id} is being deleted")
+            found = await self._volumes.get(volume.id)
+            if found is None or found.deleting or found.hopeless:
+                found = await self._volumes.get(volume.id, fresh=True)
+            if found is None:
+                raise Aborted(f"volume {volume.id} was deleted while it was waited for")
+            require_hope(found)
             context.progress(f"volume {volume.id} to be ready to attach: {found.describe()}")
             return found if found.decided else None
 
@@ -147,55 +172,81 @@ class Attacher:
             raise DeadlineExceeded(f"volume {volume.id} is not ready to attach: {(found or volume).describe()}")
         return ready
 
-    async def _attach(self, wanted: _Wanted, volume: InfraVolume, *, under_way: bool) -> Machine:
-        """One turn of the VM: sends what has to be sent, and waits for the guest."""
+    async def _attach(
+        self, wanted: _Wanted, volume: InfraVolume, *, under_way: bool
+    ) -> tuple[Machine, InfraVolume | None]:
+        """One turn of the VM: sends what has to be sent, and waits for the guest.
+
+        Returns the machine, and the volume as it was written last if it cannot have changed since.
+        """
+        written: InfraVolume | None = None
         vm, volume_id = wanted.vm, wanted.volume_id
         lone = volume.populates_on_use or self._stuck.knows(vm, volume_id)
         kind = Kind.ATTACH_ALONE if lone else Kind.ATTACH
         async with self._pacing.turn(vm, volume_id, kind, under_way=under_way) as turn:
             if not under_way:
-                await self._plug(wanted)
+                written = await self._plug(wanted, volume, turn)
                 turn.sent()
             found = await self._until_attached(wanted, turn)
             if isinstance(found, Machine):
                 self._stuck.forget(vm, volume_id)
-                return found
+                return found, None if volume.populates_on_use else written
             await self._take_back(wanted, reason=found)
         raise Unavailable(
             f"volume {volume_id} was not attached to VM {vm} within {LIMIT_SECONDS:.0f} s while other disks waited, "
             f"so it was taken back and is tried again later; the reason was: {found}"
         )
 
-    async def _plug(self, wanted: _Wanted) -> None:
-        """Writes the entry and sends ``addvolume``, unless it is in VM spec already; decides anew after every Stale."""
+    async def _plug(self, wanted: _Wanted, volume: InfraVolume, turn: Turn) -> InfraVolume | None:
+        """Writes the entry and sends ``addvolume``, unless it is in VM spec already; decides anew after every Stale.
+
+        Returns the volume as written, None if nothing was.
+        """
         last: Stale | None = None
         own = False
-        async for _ in attempts(SENDS):
+        async for attempt in attempts(SENDS):
             try:
-                volume, machine = await self._look(wanted)
+                volume, survey = await self._ground(wanted, volume, turn, fresh=attempt > 0)
+                machine = _required(survey.node(wanted.vm), wanted)
                 if wanted.plugged(machine) is not None:
-                    return
-                _require_sendable(wanted, volume, machine)
+                    return None
+                require_usable(volume)
+                require_takes_disks(machine, volume.id, node=wanted.node.text)
                 entry = volume.attachments.get(wanted.vm)
                 if entry is None or entry.vm_uid != machine.uid or not self._entries.may_send(entry):
-                    await self._require_exclusive(wanted, volume, fresh=True)
+                    _require_nowhere(wanted, volume, self._holding.others(volume, survey, vm=wanted.vm))
                     self._require_no_other_attempt(volume, entry)
                     volume, entry = await self._entries.put(
                         volume, node=wanted.node, machine=machine, exclusive=wanted.exclusive
                     )
                 own = True
+                await turn.comes()
                 if not self._entries.may_send(entry):
-                    raise Stale(f"the entry of volume {volume.id} took too long to be written")  # noqa: TRY301 - a lost race
+                    raise Stale(f"the entry of volume {volume.id} is too old to send anything on the strength of it")  # noqa: TRY301 - a lost race
                 await self._send(wanted, volume, entry)
             except Stale as error:
                 last = error
-            except REFUSALS:
+            except (Postponed, *REFUSALS):
                 if own:
                     await self._holding.forget(wanted.volume_id, wanted.vm, was_held=False)
                 raise
             else:
-                return
+                return volume
         raise Unavailable(f"VM {wanted.vm}: volume {wanted.volume_id} kept meeting other changes: {last}") from last
+
+    async def _ground(
+        self, wanted: _Wanted, volume: InfraVolume, turn: Turn, *, fresh: bool
+    ) -> tuple[InfraVolume, Survey]:
+        """What to decide by: the volume first, then all machines.
+
+        In this order an entry that somebody else made meanwhile makes ours fail. Therefore the volume need not be read
+        afresh, unless it has an entry already, which may be gone; and the machines may be those of the whole batch.
+        """
+        if fresh or volume.attachments:
+            volume = await self._volume(wanted)
+            return volume, await self._machines.survey()
+        late = turn.started is None or _now() - turn.started > SURVEY_SECONDS
+        return volume, await self._machines.survey() if turn.survey is None or late else turn.survey
 
     def _require_no_other_attempt(self, volume: InfraVolume, entry: Attachment | None) -> None:
         """A younger attempt of another process on the same VM goes first."""
@@ -210,14 +261,14 @@ class Attacher:
             volume_id=volume.id,
             serial=volume.serial,
             bus=volume.bus or Bus.SCSI,
-            shared=not wanted.exclusive or _made_for_many(volume),
+            shared=not wanted.exclusive or made_for_many(volume),
             bare_claim=volume.data_volume is None,
         )
         context.mark_written()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._machines.add_volume(wanted.vm, plug)
-        except (Stale, *REFUSALS):
+        except (Stale, Postponed, *REFUSALS):
             raise
         except TimeoutError as error:
             self._entries.unanswered(volume.id, entry)
@@ -233,22 +284,28 @@ class Attacher:
             Unavailable: it was taken out meanwhile, or KubeVirt says that it failed.
             DeadlineExceeded: neither for ATTACH_SECONDS.
         """
-        started = _now()
+        started, heard = _now(), False
         reason = "nothing was read yet"
 
         async def look() -> Machine | str | None:
-            nonlocal reason
+            nonlocal reason, heard
             machine = await self._machines.get(wanted.vm)
-            if machine is None or wanted.plugged(machine) is None or wanted.attached(machine):
+            if machine is None or wanted.plugged(machine) is None:
+                if not heard and _now() - started < LOOK_AGAIN_SECONDS:
+                    return None  # the cache has yet to hear of it
                 machine = await self._machines.get(wanted.vm, fresh=True)
+            elif wanted.attached(machine):
+                machine = await self._machines.get_running(wanted.vm)
+            heard = True
             if machine is None or wanted.plugged(machine) is None:
                 raise Unavailable(f"VM {wanted.vm}: volume {wanted.volume_id} was taken out while being attached")
             if wanted.attached(machine):
                 return machine
-            reason = whereabouts(machine, wanted.volume_id)
+            reason = await self._why_not_yet(wanted, machine)
             context.progress(f"VM {wanted.vm} to attach volume {wanted.volume_id}: {reason}")
             _require_not_failed(wanted, machine, reason)
-            return reason if _now() - started >= LIMIT_SECONDS and turn.contended else None
+            late = _now() - started >= LIMIT_SECONDS
+            return reason if late and turn.contended and machine.running else None
 
         found: Machine | str | None = await until(
             look, changed=[lambda: self._machines.changed(wanted.vm)], seconds=ATTACH_SECONDS
@@ -259,6 +316,12 @@ class Attacher:
             )
         return found
 
+    async def _why_not_yet(self, wanted: _Wanted, machine: Machine) -> str:
+        """What the machine says, and CDI about a volume that is not filled yet."""
+        volume = await self._volumes.get(wanted.volume_id)
+        words = [machine.whereabouts(wanted.volume_id)]
+        return "; ".join(words + ([volume.describe()] if volume is not None and not volume.filled else []))
+
     async def _take_back(self, wanted: _Wanted, *, reason: str) -> None:
         vm, volume_id = wanted.vm, wanted.volume_id
         self._stuck.took_back(vm, volume_id, reason=reason)
@@ -267,9 +330,25 @@ class Attacher:
         await self._holding.forget(volume_id, vm, was_held=True)
 
 
+def _required(machine: Machine | None, wanted: _Wanted) -> Machine:
+    if machine is None:
+        raise NotFound(f"node {wanted.node.text}: no VM {wanted.vm} of this tenant exists in the infra cluster")
+    return machine
+
+
+def _require_nowhere(wanted: _Wanted, volume: InfraVolume, nodes: Sequence[str]) -> None:
+    if wanted.exclusive and nodes:
+        raise FailedPrecondition(
+            f"volume {volume.id} can be on one node at a time, and {', '.join(nodes)} has it or is getting it; "
+            "it has to be detached there first"
+        )
+
+
 def _context(wanted: _Wanted, volume: InfraVolume, machine: Machine) -> PublishContext:
     """From the VM's disk entry and the claim, never from the request; ``volume`` was read after the last write."""
     disk = wanted.plugged(machine)
+    status = machine.instance.statuses.get(volume.id) if machine.instance is not None else None
+    overhead = status.overhead if status is not None else None
     try:
         bus = Bus(disk.bus) if disk is not None and disk.bus else volume.bus or Bus.SCSI
     except ValueError as error:
@@ -280,60 +359,16 @@ def _context(wanted: _Wanted, volume: InfraVolume, machine: Machine) -> PublishC
     return PublishContext(
         serial=(disk.serial if disk is not None else None) or volume.serial,
         bus=bus,
-        size_bytes=volume.size_bytes,
+        size_bytes=volume.size_bytes if overhead is None else volume.least_bytes(overhead),
         content=volume.content,
         override=volume.override,
     )
 
 
-def _made_for_many(volume: InfraVolume) -> bool:
-    return any(family.startswith("MULTI_NODE_") for family in families(volume.digest))
-
-
-def _require_made_for(volume: InfraVolume, capability: Capability) -> None:
-    """A volume that is known to have been made for one node is not shared, whatever the tenant's PV says."""
-    if capability.mode.multi_node and families(volume.digest) and not _made_for_many(volume):
-        raise InvalidArgument(
-            f"volume {volume.id} was made for one node at a time and cannot be used with {capability.mode.value}"
-        )
-
-
-def _require_own_disk(wanted: _Wanted, machine: Machine) -> None:
-    """What bears the volume's name in the VM has to be a hot-plugged disk with the volume's claim."""
-    disk = wanted.plugged(machine)
-    if disk is not None and (disk.claim != wanted.volume_id or not disk.hotpluggable):
-        what = f"a disk with claim {disk.claim}" if disk.hotpluggable else "a permanent disk"
-        raise FailedPrecondition(
-            f"node {wanted.node.text}: {wanted.volume_id} is {what} there, which this driver did not plug"
-        )
-
-
-def _require_sendable(wanted: _Wanted, volume: InfraVolume, machine: Machine) -> None:
-    """Passes when the disk may be plugged now; nothing was sent, so what does not pass is mostly final."""
-    where = f"node {wanted.node.text}"
-    if volume.deleting:
-        raise FailedPrecondition(f"volume {volume.id} is being deleted and cannot be attached to {where}")
-    if machine.uid is None:
-        raise NotFound(f"{where}: the VM is gone, only its instance is left")
-    other = held_as(machine, volume.id)
-    if other:
-        raise FailedPrecondition(
-            f"{where}: the VM has volume {volume.id} under the name {', '.join(other)}, plugged by somebody else; "
-            "take it out by hand"
-        )
-    if machine.instance is None or not machine.running:
-        phase = machine.instance.phase if machine.instance is not None else "no instance"
-        raise FailedPrecondition(f"{where}: the VM does not run ({phase}), so it cannot take volume {volume.id} now")
-    if machine.instance.migrating:
-        raise Unavailable(f"{where}: migration in progress; volume {volume.id} is attached when it is over")
-    if machine.holds(volume.id):
-        raise Unavailable(
-            f"{where}: the VM is still detaching volume {volume.id} ({whereabouts(machine, volume.id)}); "
-            "it is attached anew when that is over"
-        )
-
-
 def _require_not_failed(wanted: _Wanted, machine: Machine, reason: str) -> None:
+    """Ends a wait that has no prospect; it was sent, so the answer is never a final one."""
+    if machine.deleting:
+        raise Unavailable(f"VM {wanted.vm} is being deleted and will not attach volume {wanted.volume_id}: {reason}")
     status = machine.instance.statuses.get(wanted.volume_id) if machine.instance is not None else None
     if status is not None and status.phase.endswith("Failed"):
         raise Unavailable(f"VM {wanted.vm}: attaching volume {wanted.volume_id} failed: {reason}")

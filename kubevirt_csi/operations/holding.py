@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kubevirt_csi.domain.infra_volumes import InfraVolume
-from kubevirt_csi.domain.machines import Machine
+from kubevirt_csi.domain.machines import Machine, Survey
 from kubevirt_csi.domain.nodeids import NodeNamespace
 from kubevirt_csi.domain.volumes import Content
 from kubevirt_csi.errors import Aborted, NotFound, Unavailable
 from kubevirt_csi.operations.entries import Entries
-from kubevirt_csi.operations.waiting import attempts
 from kubevirt_csi.ports.infra import Machines, Stale, Volumes
+from kubevirt_csi.waiting import attempts
 
 WRITES = 12
 
@@ -37,10 +37,15 @@ class Holding:
             vm: the VM that may hold it; None for deletion, when nobody may.
             fresh: read afresh, for a decision; otherwise only a suspicion is.
         """
-        found = {m.name for m in await self.machines.holders(volume.id, fresh=fresh)}
         if not fresh:
-            suspects = (found | set(volume.attachments)) - {vm}
-            return await self.elsewhere(volume, vm=vm, fresh=True) if suspects else []
+            found = {machine.name for machine in await self.machines.holders(volume.id)}
+            if not (found | set(volume.attachments)) - {vm}:
+                return []
+        return self.others(volume, await self.machines.survey(), vm=vm)
+
+    def others(self, volume: InfraVolume, survey: Survey, *, vm: str | None) -> list[str]:
+        """As ``elsewhere``, of machines that were read afresh, after the volume."""
+        found = {machine.name for machine in survey.holders(volume.id)}
         found |= {entry.vm for entry in volume.attachments.values() if not self.entries.is_free(volume.id, entry)}
         return sorted(self.spelling(volume, name) for name in found - {vm})
 
@@ -49,7 +54,7 @@ class Holding:
         entry = volume.attachments.get(vm) if volume is not None else None
         return entry.node_id if entry is not None else self.nodes.node_id(vm)
 
-    async def forget(self, volume_id: str, vm: str, *, was_held: bool) -> None:
+    async def forget(self, volume_id: str, vm: str, *, was_held: bool, before_gone: InfraVolume | None = None) -> None:
         """Removes the VM's entry, once a fresh read shows that the VM does not hold the volume.
 
         The content turns ``used`` in the same write. A volume that no longer exists has nothing to forget.
@@ -58,19 +63,23 @@ class Holding:
             volume_id: the volume.
             vm: the VM.
             was_held: it was plugged before: then the content is written even if there is no entry.
+            before_gone: the volume with its entry, as it was before a fresh read that showed that the VM does not hold
+                it. That need not be read again, because the write fails when an entry was made since.
 
         Raises:
             Aborted: the VM holds it again, or an attach of another process may still come of the entry.
             Unavailable: the claim kept changing.
         """
-        async for _ in attempts(WRITES):
-            volume = await self.volumes.get(volume_id, fresh=True)
+        async for attempt in attempts(WRITES):
+            volume = before_gone if attempt == 0 else None
+            is_known_gone = volume is not None
+            volume = volume or await self.volumes.get(volume_id, fresh=True)
             if volume is None or volume.claim is None:
                 return
             entry = volume.attachments.get(vm)
             if entry is None and not (was_held and volume.content is Content.NONE):
                 return
-            machine = await self.machines.get(vm, fresh=True)
+            machine = None if is_known_gone else await self.machines.get(vm, fresh=True)
             if machine is not None and machine.holds(volume_id):
                 raise Aborted(f"volume {volume_id} was attached to node {self.spelling(volume, vm)} again meanwhile")
             if entry is not None and not self.entries.is_free(volume_id, entry):

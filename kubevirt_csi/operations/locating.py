@@ -6,14 +6,13 @@ look again. What is never done is to take the next best disk.
 
 from __future__ import annotations
 
-import asyncio
-
 from kubevirt_csi.domain import disks as disk_rules
 from kubevirt_csi.domain.disks import Disk
 from kubevirt_csi.domain.mountinfo import MountEntry
 from kubevirt_csi.errors import Unavailable
 from kubevirt_csi.observe import context
 from kubevirt_csi.ports.host import Disks, Mounts, Places
+from kubevirt_csi.waiting import Pauses, until
 
 DISK_WAIT_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.05
@@ -36,26 +35,27 @@ class Locating:
             FailedPrecondition: several disks show the serial.
             Unavailable: there is none, even after waiting and a rescan of the SCSI hosts.
         """
-        now = asyncio.get_running_loop().time
-        start, pause, rescanned = now(), FIRST_PAUSE_SECONDS, False
-        while True:
+        seen: tuple[Disk, ...] = ()
+
+        async def look() -> Disk | None:
+            nonlocal seen
             seen = await self._disks.all()
-            found = disk_rules.matching(seen, serial)
-            if found is not None:
-                return found
-            waited = now() - start
-            if waited >= wait_seconds:
-                raise Unavailable(
-                    f"volume {volume_id} is attached, but no disk of this node showed its serial {serial} within "
-                    f"{wait_seconds:g} s. Disks seen: {_with_serials(seen)}. Look at the VM instance's volumeStatus in "
-                    "the infra cluster and at this node's kernel log"
-                )
-            if waited >= RESCAN_AFTER_SECONDS and not rescanned:
-                await self._disks.rescan()
-                rescanned = True
             context.progress(f"a disk with serial {serial} to appear in this node")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            return disk_rules.matching(seen, serial)
+
+        early, late = min(wait_seconds, RESCAN_AFTER_SECONDS), max(0.0, wait_seconds - RESCAN_AFTER_SECONDS)
+        pauses = Pauses(first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+        found = await until(look, changed=[], seconds=early, look_again=pauses)
+        if found is None and late:
+            await self._disks.rescan()
+            found = await until(look, changed=[], seconds=late, look_again=pauses)
+        if found is None:
+            raise Unavailable(
+                f"volume {volume_id} is attached, but no disk of this node showed its serial {serial} within "
+                f"{wait_seconds:g} s. Disks seen: {_with_serials(seen)}. Look at the VM instance's volumeStatus in "
+                "the infra cluster and at this node's kernel log"
+            )
+        return found
 
     async def mounts_of(self, disk: Disk) -> tuple[MountEntry, ...]:
         """All mounts of the disk that this process can see: its file system, and binds of its device node."""

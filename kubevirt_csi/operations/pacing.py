@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kubevirt_csi.domain.machines import Machine
+from kubevirt_csi.domain.machines import Machine, Survey
 from kubevirt_csi.errors import Unavailable
 from kubevirt_csi.observe import context
-from kubevirt_csi.operations.waiting import Notice, until
 from kubevirt_csi.ports.infra import Machines
+from kubevirt_csi.waiting import Notice, until
 
 COLLECT_SECONDS = 0.05
 LIMIT_SECONDS = 120.0
@@ -50,11 +50,29 @@ class Turn:
     started: float | None = None
     """When its batch was formed."""
     is_sent: bool = False
+    survey: Survey | None = None
+    """Of all machines, read when the batch was formed and after the change came; None when there is none such."""
 
     def sent(self) -> None:
         """The change was sent, or needs no sending: the next of the batch may go."""
         self.is_sent = True
         self.queue.notice.notify()
+
+    async def comes(self) -> None:
+        """Waits until all before it in its batch are sent; what does not touch the VM is better done before.
+
+        Raises:
+            Unavailable: not within TURN_SECONDS.
+        """
+
+        async def may_go() -> bool | None:
+            return self.is_sent or self.queue.may_go(self) or None
+
+        if not await until(may_go, changed=[self.queue.notice.changed], seconds=TURN_SECONDS):
+            raise Unavailable(
+                f"the change for volume {self.volume_id} was not sent within {TURN_SECONDS:.0f} s, because those "
+                f"in front of it were not: {self.queue.describe()}"
+            )
 
     @property
     def contended(self) -> bool:
@@ -71,6 +89,8 @@ class _Queue:
     waiting: list[Turn] = field(default_factory=list)
     flying: list[Turn] = field(default_factory=list)
     unsettled: dict[str, float] = field(default_factory=dict)
+    circumstances: str = ""
+    """Why its volumes may be under way for so long, for people."""
     notice: Notice = field(default_factory=Notice)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of forming a batch, so that many who wait read the machine once."""
@@ -78,6 +98,7 @@ class _Queue:
     def note(self, machine: Machine | None, now: float) -> None:
         """Takes in which volumes of the machine are under way."""
         names = machine.unsettled() if machine is not None else frozenset()
+        self.circumstances = machine.circumstances() if machine is not None else ""
         self.unsettled = {name: self.unsettled.get(name, now) for name in names}
 
     def own_blockers(self, now: float) -> list[str]:
@@ -94,7 +115,7 @@ class _Queue:
         recent = {name for name, since in self.unsettled.items() if now - since < LIMIT_SECONDS}
         return sorted(recent - leaving)
 
-    def form_batch(self, now: float) -> None:
+    def form_batch(self, now: float, survey: Survey | None, *, read_at: float) -> None:
         """Lets what waits start: all of it but the lone ones, or one of those when nothing else waits."""
         lone = [turn for turn in self.waiting if turn.kind is Kind.ATTACH_ALONE]
         batch = [turn for turn in self.waiting if turn.kind is not Kind.ATTACH_ALONE]
@@ -103,6 +124,7 @@ class _Queue:
             batch = lone[:1]
         for turn in batch:
             turn.started = now
+            turn.survey = survey if turn.came < read_at else None
         self.waiting = [turn for turn in self.waiting if turn.started is None]
         self.flying += sorted(batch, key=lambda turn: turn.kind.value)
 
@@ -110,6 +132,12 @@ class _Queue:
         """Whether it is the turn's time within its batch."""
         before = self.flying[: self.flying.index(turn)] if turn in self.flying else None
         return before is not None and all(t.is_sent for t in before)
+
+    def describe(self) -> str:
+        """What is under way, and why perhaps for so long; for people."""
+        names = sorted({*(turn.volume_id for turn in self.flying), *self.unsettled})
+        text = f"{', '.join(names)} under way" if names else "waiting changes"
+        return "; ".join(filter(None, [text, self.circumstances]))
 
     def leave(self, turn: Turn) -> None:
         """Takes the turn out, done or given up."""
@@ -128,7 +156,9 @@ class Pacing:
 
     @asynccontextmanager
     async def turn(self, vm: str, volume_id: str, kind: Kind, *, under_way: bool = False) -> AsyncIterator[Turn]:
-        """Waits for the change's turn; the VM is taken to be changing until the block ends.
+        """Waits until the change is in a batch; the VM is taken to be changing until the block ends.
+
+        Within the block, ``comes`` has to be awaited before anything is sent to the VM.
 
         Args:
             vm: the VM's name.
@@ -147,14 +177,14 @@ class Pacing:
                 queue.flying.append(turn)
             else:
                 queue.waiting.append(turn)
-                await self._until_it_goes(vm, turn)
+                await self._until_batched(vm, turn)
             yield turn
         finally:
             queue.leave(turn)
             if not (queue.waiting or queue.flying or queue.unsettled):
                 self._queues.pop(vm, None)
 
-    async def _until_it_goes(self, vm: str, turn: Turn) -> None:
+    async def _until_batched(self, vm: str, turn: Turn) -> None:
         queue = turn.queue
 
         async def started() -> bool | None:
@@ -164,27 +194,36 @@ class Pacing:
             async with queue.lock:
                 if turn.started is None:
                     await self._advance(vm, queue)
-            return queue.may_go(turn) or None
+            return await started()
 
         await until(started, changed=[queue.notice.changed], seconds=COLLECT_SECONDS)
         changes = [queue.notice.changed, lambda: self._machines.changed(vm)]
         if not await until(goes, changed=changes, seconds=TURN_SECONDS):
             raise Unavailable(
                 f"VM {vm}: the change for volume {turn.volume_id} had no turn within {TURN_SECONDS:.0f} s; in front of "
-                f"it: {', '.join([*(t.volume_id for t in queue.flying), *queue.unsettled]) or 'waiting changes'}"
+                f"it: {queue.describe()}"
             )
 
     async def _advance(self, vm: str, queue: _Queue) -> None:
-        """Forms the next batch if the VM has settled, which is read afresh once the cache says so."""
+        """Forms the next batch if the VM has settled, which is read afresh once the cache says so.
+
+        What has to be read for an attach anyway tells it as well, and serves the whole batch. For a detach the cache
+        will do: it delays what is under way a little at worst.
+        """
         blockers = queue.own_blockers(_now())
-        for fresh in (False, True):
-            if not blockers:
-                queue.note(await self._machines.get(vm, fresh=fresh), _now())
-                blockers = queue.other_blockers(_now())
+        survey, read_at = None, _now()
+        if not blockers:
+            queue.note(await self._machines.get(vm), _now())
+            blockers = queue.other_blockers(_now())
+        if not blockers and any(turn.kind is not Kind.DETACH for turn in queue.waiting):
+            read_at = _now()
+            survey = await self._machines.survey()
+            queue.note(survey.node(vm), _now())
+            blockers = queue.other_blockers(_now())
         if blockers:
-            context.progress(f"VM {vm} to settle before it is changed again ({', '.join(blockers)} under way)")
+            context.progress(f"VM {vm} to settle before it is changed again ({queue.describe()})")
             return
-        queue.form_batch(_now())
+        queue.form_batch(_now(), survey, read_at=read_at)
         queue.notice.notify()
 
 

@@ -8,7 +8,8 @@ a half-made volume is gone again, the answer is one that makes the provisioner k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -17,7 +18,7 @@ from kubevirt_csi.domain.access import Capability, require_supported
 from kubevirt_csi.domain.capacity import CapacityRange
 from kubevirt_csi.domain.classes import ClassParameters
 from kubevirt_csi.domain.digests import differences, digest, families
-from kubevirt_csi.domain.infra_volumes import InfraVolume, NewVolume
+from kubevirt_csi.domain.infra_volumes import FAILED, InfraVolume, NewVolume
 from kubevirt_csi.domain.names import volume_id
 from kubevirt_csi.domain.serials import new_serial
 from kubevirt_csi.domain.volumes import Bus
@@ -35,8 +36,8 @@ from kubevirt_csi.errors import (
 )
 from kubevirt_csi.observe import context
 from kubevirt_csi.operations.holding import Holding
-from kubevirt_csi.operations.waiting import attempts, until
 from kubevirt_csi.ports.infra import Stale
+from kubevirt_csi.waiting import LOOK_AGAIN_SECONDS, attempts, until
 
 CREATE_SECONDS = 600.0
 """How long one operation waits for CDI; a later call goes on from what it finds."""
@@ -47,7 +48,8 @@ DELETES = 5
 
 CLAIM_NOT_VALID = "ErrClaimNotValid"
 EXCEEDED_QUOTA = "ErrExceededQuota"
-FAILED = "Failed"
+NAME_TAKEN = "ErrResourceExists"
+"""A claim of that name exists that no DataVolume made."""
 
 log = structlog.get_logger()
 
@@ -92,52 +94,86 @@ class Provisioner:
         """
         wanted = _new_volume(request)
         found = await self._get_or_create(wanted)
-        _require_compatible(found, wanted, request.capacity)
         if found.deleting:
             raise Aborted(f"volume {found.id} of the same name is still being deleted: {found.describe()}")
-        return provisioned(await self._until_decided(found, request.capacity))
+        _require_compatible(found, wanted, request.capacity)
+        return provisioned(await self._until_decided(found, wanted, request.capacity))
 
     async def _get_or_create(self, wanted: NewVolume) -> InfraVolume:
-        for _ in range(CREATES):
-            found = await self._volumes.get(wanted.id, fresh=True)
-            if found is not None:
-                return found
-            if await self._volumes.is_foreign(wanted.id):
-                raise AlreadyExists(f"the name {wanted.id} is taken in the infra cluster by what is not this tenant's")
-            context.mark_written()
-            await self._volumes.create(wanted)
-        raise Aborted(f"volume {wanted.id} is deleted by somebody as soon as it is made")
+        """The volume, made if it does not exist.
 
-    async def _until_decided(self, made: InfraVolume, capacity: CapacityRange) -> InfraVolume:
-        found = made
+        What the cache does not know is made at once: if the name is taken all the same, by a DataVolume the API says
+        so, by a claim CDI does.
+        """
+        last: Stale | None = None
+        async for attempt in attempts(CREATES):
+            if attempt > 0 or await self._volumes.get(wanted.id) is not None:
+                found = await self._volumes.get(wanted.id, fresh=True)
+                if found is not None:
+                    return found
+                if await self._volumes.is_foreign(wanted.id):
+                    raise AlreadyExists(
+                        f"the name {wanted.id} is taken in the infra cluster by what is not this tenant's"
+                    )
+            context.mark_written()
+            try:
+                made = await self._volumes.create(wanted)
+            except Stale as error:
+                last = error
+            else:
+                if made is not None:
+                    return made
+        why = last or "it is deleted by somebody as soon as it is made"
+        raise Aborted(f"volume {wanted.id} cannot be made now: {why}") from last
+
+    async def _until_decided(self, made: InfraVolume, wanted: NewVolume, capacity: CapacityRange) -> InfraVolume:
+        found, where = made, self._place(wanted)
+        started, heard = _now(), False
 
         async def look() -> InfraVolume | DriverError | None:
-            nonlocal found
-            found = await self._same(made)
-            context.progress(f"volume {made.id} to be made: {found.describe()}")
-            return _refusal(found, capacity) or (found if found.decided else None)
+            nonlocal found, heard
+            cached = await self._volumes.get(made.id)
+            heard = (
+                heard or _now() - started >= LOOK_AGAIN_SECONDS or (cached is not None and _uid(cached) == _uid(made))
+            )
+            found = await self._same(made) if heard else made
+            context.progress(f"volume {made.id} to be made in {where}: {found.describe()}")
+            return _refusal(found, capacity, where=where) or (found if found.decided else None)
 
         outcome: InfraVolume | DriverError | None = await until(
             look, changed=[lambda: self._volumes.changed(made.id)], seconds=CREATE_SECONDS
         )
         if outcome is None:
-            raise DeadlineExceeded(f"volume {made.id} is not made yet: {found.describe()}")
+            raise DeadlineExceeded(f"volume {made.id} is not made yet in {where}: {found.describe()}")
         if isinstance(outcome, DriverError):
-            await self._discard(found, outcome)
+            await self._discard(made, outcome, still=lambda volume: _refusal(volume, capacity, where=where) is not None)
             raise outcome
         return outcome
+
+    def _place(self, wanted: NewVolume) -> str:
+        """Where the volume is made, for people."""
+        storage = f"storage class {wanted.storage_class}" if wanted.storage_class else "its default storage class"
+        return f"the infra cluster, namespace {self._holding.nodes.name}, with {storage}"
 
     async def _same(self, made: InfraVolume) -> InfraVolume:
         """The volume from the cache, or afresh while the cache has not heard of it or has an older one of its name."""
         found = await self._volumes.get(made.id)
-        if found is None or found.deleting or _uid(found) != _uid(made):
+        if found is None or _is_leaving(found) or _uid(found) != _uid(made):
             found = await self._volumes.get(made.id, fresh=True)
-        if found is None or found.deleting:
+        if found is None or _is_leaving(found):
             raise Aborted(f"volume {made.id} was deleted while it was being made")
         return found
 
-    async def _discard(self, volume: InfraVolume, why: DriverError) -> None:
-        """Removes what was made for a request that is refused, so that the refusal may be final."""
+    async def _discard(self, made: InfraVolume, why: DriverError, *, still: Callable[[InfraVolume], bool]) -> None:
+        """Removes what was made for a request that is refused, so that the refusal may be final.
+
+        Looks once more first: another replica may have answered with a volume that has recovered since.
+        """
+        volume = await self._volumes.get(made.id, fresh=True)
+        if volume is None:
+            return
+        if _uid(volume) != _uid(made) or not still(volume):
+            raise Aborted(f"volume {made.id} changed while a refused request was cleaned up: {why}") from why
         await self._require_unused(volume)
         log.warning("create discarded", volume_id=volume.id, reason=str(why))
         context.mark_written()
@@ -155,8 +191,10 @@ class Provisioner:
             FailedPrecondition: a VM has it or may be getting it; the text names the node.
             Aborted, DeadlineExceeded, Unavailable: it is not gone yet, with what is left.
         """
-        async for _ in attempts(DELETES):
-            volume = await self._volumes.get(volume_id, fresh=True)
+        async for attempt in attempts(DELETES):
+            volume = await self._followed(volume_id) if attempt == 0 else None
+            followed = volume is not None
+            volume = volume or await self._volumes.get(volume_id, fresh=True)
             if volume is None:
                 log.warning("delete unknown volume", volume_id=volume_id)
                 return
@@ -166,11 +204,19 @@ class Provisioner:
                 await self._volumes.delete(volume)
             except Stale:
                 continue
-            left = await self._left_after(volume_id, seconds=DELETE_SECONDS)
+            left = await self._left_after(volume_id, seconds=DELETE_SECONDS, followed=followed)
             if left is not None:
                 raise DeadlineExceeded(f"volume {volume_id} is being deleted but not gone: {_rest(left)}")
             return
         raise Aborted(f"volume {volume_id} kept changing while it was to be deleted")
+
+    async def _followed(self, volume_id: str) -> InfraVolume | None:
+        """The volume from the cache, if both its objects are there and no entry counts, which may be gone by now."""
+        volume = await self._volumes.get(volume_id)
+        if volume is None or volume.data_volume is None or volume.claim is None:
+            return None
+        free = all(self._holding.entries.is_free(volume_id, entry) for entry in volume.attachments.values())
+        return volume if free else None
 
     async def _require_unused(self, volume: InfraVolume) -> None:
         nodes = await self._holding.elsewhere(volume, vm=None, fresh=True)
@@ -180,13 +226,16 @@ class Provisioner:
                 "first"
             )
 
-    async def _left_after(self, volume_id: str, *, seconds: float) -> InfraVolume | None:
-        """Waits until both objects are gone, as a fresh read says; what is left after the time, else None."""
+    async def _left_after(self, volume_id: str, *, seconds: float, followed: bool = False) -> InfraVolume | None:
+        """Waits until both objects are gone, as a fresh read says; what is left after the time, else None.
+
+        A cache that had both (``followed``) and has them no longer has seen them go, so nothing need be read.
+        """
         left: InfraVolume | None = None
 
         async def look() -> bool | None:
             nonlocal left
-            for fresh in (False, True):
+            for fresh in (False,) if followed else (False, True):
                 left = await self._volumes.get(volume_id, fresh=fresh)
                 if left is not None:
                     context.progress(f"volume {volume_id} to be gone from the infra cluster: {_rest(left)}")
@@ -247,8 +296,11 @@ def _require_compatible(found: InfraVolume, wanted: NewVolume, capacity: Capacit
         raise AlreadyExists(f"volume {found.id} exists with another {', '.join(differing)}")
 
 
-def _refusal(volume: InfraVolume, capacity: CapacityRange) -> DriverError | None:
-    """The error for a state that CDI will not leave by itself, or only after an operator has acted."""
+def _refusal(volume: InfraVolume, capacity: CapacityRange, *, where: str) -> DriverError | None:
+    """The error for a state that CDI will not leave by itself, or only after an operator has acted.
+
+    Source: CDI pkg/controller/datavolume/controller-base.go.
+    """
     if not capacity.admits(volume.capacity_bytes):
         return OutOfRange(
             f"volume {volume.id}: the infra cluster makes {volume.capacity_bytes} bytes of it, more than limit_bytes"
@@ -256,12 +308,14 @@ def _refusal(volume: InfraVolume, capacity: CapacityRange) -> DriverError | None
     data_volume = volume.data_volume
     if data_volume is None:
         return None
-    text = f"volume {volume.id} cannot be made in the infra cluster: {volume.describe()}"
+    text = f"volume {volume.id} cannot be made in {where}: {volume.describe()}"
     reasons = {condition.reason for condition in data_volume.conditions if condition.status != "True"}
     if CLAIM_NOT_VALID in reasons:
-        return InvalidArgument(text)
+        return InvalidArgument(f"{text}; does the class exist there, with access modes in its StorageProfile?")
     if EXCEEDED_QUOTA in reasons:
-        return ResourceExhausted(text)
+        return ResourceExhausted(f"{text}; raise the quota of the namespace, or delete volumes")
+    if NAME_TAKEN in reasons:
+        return AlreadyExists(f"{text}; the name is taken by a claim that is no volume of this driver")
     return Internal(text) if data_volume.phase == FAILED else None
 
 
@@ -274,8 +328,17 @@ def mismatch(volume: InfraVolume, capabilities: Collection[Capability]) -> str |
     return None
 
 
+def _is_leaving(volume: InfraVolume) -> bool:
+    """Whether the volume is being deleted; a claim alone may be an older one of its name, which CDI waits out."""
+    return volume.data_volume.deleting if volume.data_volume is not None else volume.deleting
+
+
 def _uid(volume: InfraVolume) -> str | None:
     return volume.data_volume.uid if volume.data_volume is not None else None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _rest(volume: InfraVolume) -> str:

@@ -1,8 +1,10 @@
 """The management cluster as the controller's operations need it.
 
 Reads come from a watched cache unless ``fresh`` is asked for: a dangerous decision (detached? exclusive? unused?) takes
-a fresh read of the objects concerned. All methods raise the driver's own errors only: Unavailable when the API does not
-answer or may have carried out a write, PermissionDenied when the account lacks a verb, DeadlineExceeded.
+a fresh read of the objects concerned. A cache lags, but only moves forward: what it has shown and shows no longer has
+really gone, and a write that is guarded by the version that it showed fails when something came in between. All methods
+raise the driver's own errors only: Unavailable when the API does not answer or may have carried out a write,
+PermissionDenied when the account lacks a verb, DeadlineExceeded.
 """
 
 from __future__ import annotations
@@ -11,11 +13,16 @@ from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from kubevirt_csi.domain.infra_volumes import InfraVolume, NewVolume
-from kubevirt_csi.domain.machines import Machine, Plug
+from kubevirt_csi.domain.machines import Machine, Plug, Survey
+from kubevirt_csi.errors import Unavailable
 
 
 class Stale(Exception):
     """The object changed since it was read (409 by resourceVersion, or a UID that is no longer there)."""
+
+
+class Postponed(Unavailable):
+    """The API refused the write because of a state that passes by itself: certainly not carried out."""
 
 
 class Volumes(Protocol):
@@ -27,12 +34,13 @@ class Volumes(Protocol):
     async def is_foreign(self, volume_id: str) -> bool:
         """Whether an object of that name exists that lacks this tenant's labels, read afresh."""
 
-    async def create(self, volume: NewVolume) -> None:
-        """Creates the DataVolume. One of that name that exists already is not an error: the caller reads it back.
+    async def create(self, volume: NewVolume) -> InfraVolume | None:
+        """Creates the DataVolume and returns the volume. None: the name is taken, and the caller reads who has it.
 
         Raises:
             InvalidArgument: an admission rule refused it, with CDI's text.
             ResourceExhausted: an object-count quota refused it.
+            Stale: 409 for another reason, such as a quota that is being counted: read again and decide by state.
         """
 
     async def delete(self, volume: InfraVolume) -> None:
@@ -70,12 +78,19 @@ class Machines(Protocol):
         The selector does not apply: a disk held by a foreign VM is held.
         """
 
+    async def survey(self) -> Survey:
+        """Every machine of the namespace, read afresh, VMs first."""
+
+    async def get_running(self, name: str) -> Machine | None:
+        """As ``get`` from the cache, with the instance read afresh: what the guest that runs now has."""
+
     async def add_volume(self, vm: str, plug: Plug) -> None:
         """Sends ``addvolume`` to the VM's subresource; accepted means written down, not attached.
 
         Raises:
             Stale: 409, or 422 for a lost race inside the API: read the machine again and decide by state.
-            InvalidArgument, FailedPrecondition: refused by admission, with KubeVirt's text.
+            InvalidArgument, FailedPrecondition: refused by admission, or hot-plug is off, with KubeVirt's text.
+            Postponed: refused while a migration or a snapshot of the VM lasts.
             NotFound: no such VM.
         """
 
@@ -83,7 +98,7 @@ class Machines(Protocol):
         """Sends ``removevolume`` to the VM's subresource. Errors as for ``add_volume``."""
 
     async def remove_volume_from_instance(self, vm: str, volume_id: str) -> None:
-        """Sends ``removevolume`` to the VMI, for an instance whose VM object is gone. Errors as for ``add_volume``."""
+        """Sends ``removevolume`` to the VMI, for a disk that only the instance has. Errors as for ``add_volume``."""
 
     def changed(self, name: str) -> Awaitable[None]:
         """As for volumes: the next change of the VM or VMI in the cache, or of a re-established watch."""

@@ -45,6 +45,9 @@ MARGIN_SHARE = 0.1
 # For callers that set no deadline; kubelet and the sidecars always do.
 DEFAULT_LIMIT_SECONDS = 300.0
 
+# What betterproto2 raises for bytes that are no such message: broken off, no UTF-8, or fields of other wire types.
+UNDECODABLE = (AttributeError, EOFError, LookupError, TypeError, ValueError)
+
 # Asked several times a minute or before each mount, and never interesting unless they fail.
 QUIET = frozenset(
     {
@@ -59,6 +62,7 @@ QUIET = frozenset(
     }
 )
 LOGGED_FIELDS = ("name", "volume_id", "node_id", "snapshot_id")
+LONGEST_LOGGED = 256  # of characters of one field: whoever sends more is refused, and must not fill the log
 
 
 @dataclass(slots=True)
@@ -77,7 +81,7 @@ class Call:
     def subject(self) -> dict[str, str]:
         """The names in the request that are safe and useful to log; never the request itself."""
         found = {name: getattr(self.request, name, "") for name in LOGGED_FIELDS}
-        return {name: value for name, value in found.items() if value}
+        return {name: value[:LONGEST_LOGGED] for name, value in found.items() if value}
 
 
 class Calls:
@@ -174,7 +178,7 @@ class _Exchange:
 async def _receive(stream: Stream[Any, Any]) -> Any:
     try:
         request = await stream.recv_message()
-    except ValueError as error:  # bytes that are no such message, or a string that is no UTF-8
+    except UNDECODABLE as error:
         raise errors.InvalidArgument("the request cannot be decoded") from error
     if request is None:
         raise errors.InvalidArgument("the call carries no request message")

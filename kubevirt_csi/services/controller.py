@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from kubevirt_csi.operations.detachment import Detacher
     from kubevirt_csi.operations.provisioning import Provisioner
 
-LARGEST_MAP_BYTES = 4096
-"""CSI spec: size limits of map<string, string>."""
-LONGEST_ID_BYTES = 128
-
 CAPABILITIES = (
     csi.ControllerServiceCapabilityRpcType.CREATE_DELETE_VOLUME,
     csi.ControllerServiceCapabilityRpcType.PUBLISH_UNPUBLISH_VOLUME,
@@ -51,17 +47,20 @@ class ControllerService(csi.ControllerBase):
         """Makes a blank volume, or finds the one that an earlier call made."""
         if not message.name:
             raise InvalidArgument("name is empty: a volume needs a name")
+        wire.require_small_maps(message)
         limits = message.capacity_range or csi.CapacityRange()
         request = CreateRequest(
             name=message.name,
             capabilities=[wire.capability(capability) for capability in message.volume_capabilities],
             capacity=CapacityRange(required=limits.required_bytes, limit=limits.limit_bytes),
-            parameters=_small("parameters", message.parameters),
+            parameters=message.parameters,
         )
         if message.mutable_parameters:
             raise InvalidArgument("mutable_parameters are not supported: this driver does not advertise MODIFY_VOLUME")
         if message.volume_content_source is not None:
             raise InvalidArgument("volume_content_source: snapshots and clones are not supported by this driver")
+        if message.accessibility_requirements is not None:
+            raise InvalidArgument("accessibility_requirements: this driver does not advertise topology")
         made = await self._provisioner.create(request)
         return csi.CreateVolumeResponse(
             volume=csi.Volume(
@@ -73,7 +72,9 @@ class ControllerService(csi.ControllerBase):
 
     async def delete_volume(self, message: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
         """Deletes the volume; one that does not exist is deleted."""
-        if _could_exist(_required("volume_id", message.volume_id)):
+        _require_volume_id(message.volume_id)
+        wire.require_small_maps(message)
+        if _could_exist(message.volume_id):
             await self._provisioner.delete(message.volume_id)
         return csi.DeleteVolumeResponse()
 
@@ -84,10 +85,11 @@ class ControllerService(csi.ControllerBase):
 
         A caller must not ask for read-only, because PUBLISH_READONLY is not advertised; the attacher never does then.
         """
-        _required("volume_id", message.volume_id)
-        _required("node_id", message.node_id)
+        _require_volume_id(message.volume_id)
+        if not message.node_id:
+            raise InvalidArgument("node_id is empty")
+        wire.require_small_maps(message)
         capability = wire.capability(message.volume_capability)
-        _small("volume_context", message.volume_context)
         if message.readonly:
             raise InvalidArgument("readonly is not supported: this driver does not advertise PUBLISH_READONLY")
         _require_possible(message.volume_id)
@@ -98,7 +100,9 @@ class ControllerService(csi.ControllerBase):
         self, message: csi.ControllerUnpublishVolumeRequest
     ) -> csi.ControllerUnpublishVolumeResponse:
         """Detaches the volume from the node's VM, or from all VMs when no node is given."""
-        if _could_exist(_required("volume_id", message.volume_id)):
+        _require_volume_id(message.volume_id)
+        wire.require_small_maps(message)
+        if _could_exist(message.volume_id):
             await self._detacher.unpublish(message.volume_id, message.node_id)
         return csi.ControllerUnpublishVolumeResponse()
 
@@ -106,12 +110,11 @@ class ControllerService(csi.ControllerBase):
         self, message: csi.ValidateVolumeCapabilitiesRequest
     ) -> csi.ValidateVolumeCapabilitiesResponse:
         """Confirms what the driver and this volume serve, or says what they do not."""
-        _required("volume_id", message.volume_id)
+        _require_volume_id(message.volume_id)
+        wire.require_small_maps(message)
         if not message.volume_capabilities:
             raise InvalidArgument("volume_capabilities is empty: there is nothing to validate")
         capabilities = [wire.capability(capability) for capability in message.volume_capabilities]
-        _small("volume_context", message.volume_context)
-        _small("parameters", message.parameters)
         _require_possible(message.volume_id)
         volume = await self._provisioner.require(message.volume_id)
         reason = (
@@ -142,18 +145,10 @@ class ControllerService(csi.ControllerBase):
         )
 
 
-def _required(field: str, value: str) -> str:
-    if not value:
-        raise InvalidArgument(f"{field} is empty")
-    if field == "volume_id" and len(value.encode()) > LONGEST_ID_BYTES:
-        raise InvalidArgument(f"{field} is longer than {LONGEST_ID_BYTES} bytes")
-    return value
-
-
-def _small(field: str, values: Mapping[str, str]) -> Mapping[str, str]:
-    if sum(len(key.encode()) + len(value.encode()) for key, value in values.items()) > LARGEST_MAP_BYTES:
-        raise InvalidArgument(f"{field} has more than {LARGEST_MAP_BYTES} bytes")
-    return values
+def _require_volume_id(volume_id: str) -> None:
+    if not volume_id:
+        raise InvalidArgument("volume_id is empty")
+    wire.require_short("volume_id", volume_id)
 
 
 def _could_exist(volume_id: str) -> bool:

@@ -68,6 +68,12 @@ class NodeSettings:
     state_dir: Path
     """Our own record of volumes that were mounted; survives the pod."""
 
+    sysfs_root: Path
+    """Where sysfs is mounted; the disks are told by its ``block`` folder."""
+
+    dev_root: Path
+    """The folder of device nodes."""
+
     http_address: HttpAddress
     """Health and metrics."""
 

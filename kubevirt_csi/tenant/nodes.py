@@ -7,7 +7,6 @@ lets the pod's status show it.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from kubevirt_csi.domain.nodes import WAYS, NodeIdentity, Unknown, node_id_of
 from kubevirt_csi.errors import DriverError, Unavailable
 from kubevirt_csi.settings import NodeIdSettings
 from kubevirt_csi.tenant.connection import TenantCluster, in_cluster
+from kubevirt_csi.waiting import Pauses, until
 
 log = structlog.get_logger(__name__)
 
@@ -59,9 +59,10 @@ async def find_identity(nodes: Nodes, settings: NodeIdSettings) -> NodeIdentity:
     Raises:
         Unavailable: it did not within ``settings.timeout_seconds``; the text has the last reason and the ways to do it.
     """
-    now = asyncio.get_running_loop().time
-    deadline, pause, told = now() + settings.timeout_seconds, FIRST_PAUSE_SECONDS, ""
-    while True:
+    told = ""
+
+    async def look() -> NodeIdentity | None:
+        nonlocal told
         found = await _look(nodes, settings)
         if isinstance(found, NodeIdentity):
             return found
@@ -70,13 +71,13 @@ async def find_identity(nodes: Nodes, settings: NodeIdSettings) -> NodeIdentity:
                 "waiting for the node to say which VM it is", node=settings.node_name, reason=found.reason, ways=WAYS
             )
             told = found.reason
-        left = deadline - now()
-        if left <= 0:
-            raise Unavailable(
-                f"node {settings.node_name}: {found.reason}, after {settings.timeout_seconds:g} s of waiting; {WAYS}"
-            )
-        await asyncio.sleep(min(pause, left))
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        return None
+
+    pauses = Pauses(first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+    found = await until(look, changed=[], seconds=settings.timeout_seconds, look_again=pauses)
+    if found is None:
+        raise Unavailable(f"node {settings.node_name}: {told}, after {settings.timeout_seconds:g} s of waiting; {WAYS}")
+    return found
 
 
 def _write(path: Path, identity: NodeIdentity) -> None:

@@ -14,7 +14,8 @@ from kubevirt_csi.operations.pacing import Pacing
 from kubevirt_csi.operations.provisioning import Provisioner
 from kubevirt_csi.operations.stuck import StuckAttaches
 from tests.fakes.infra import Replica
-from tests.fakes.infra_cluster import NAMESPACE, InfraCluster
+from tests.fakes.infra_cluster import InfraCluster
+from tests.fakes.infra_ground import NAMESPACE
 
 WRITER = Capability(access=Mount(fs_type="ext4"), mode=AccessMode.SINGLE_NODE_MULTI_WRITER)
 BLOCK = Capability(access=Block(), mode=AccessMode.SINGLE_NODE_WRITER)

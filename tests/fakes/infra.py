@@ -6,10 +6,11 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from kubevirt_csi.domain.infra_volumes import InfraVolume, NewVolume
-from kubevirt_csi.domain.machines import Machine, Plug
-from kubevirt_csi.operations.waiting import Notice
+from kubevirt_csi.domain.machines import Machine, Plug, Survey
+from kubevirt_csi.waiting import Notice
 from tests.fakes.infra_cluster import InfraCluster
 
 
@@ -43,6 +44,10 @@ class Replica:
             self.cluster.later(self.lag, arrive)
         else:
             arrive()
+
+    def forget(self, name: str) -> None:
+        """The cache is as if it had never heard of the volume."""
+        self._volumes.pop(name, None)
 
     def cached_volume(self, name: str) -> InfraVolume | None:
         return self._volumes.get(name)
@@ -101,8 +106,15 @@ class FakeVolumes:
         volume = self._cluster.volumes.get(volume_id)
         return volume is not None and not volume.ours
 
-    async def create(self, volume: NewVolume) -> None:
-        await self._replica.request("create", lambda: self._cluster.create(volume))
+    async def create(self, volume: NewVolume) -> InfraVolume | None:
+        made: list[bool] = []
+
+        def create() -> None:
+            made.append(volume.id not in self._cluster.volumes)
+            self._cluster.create(volume)
+
+        await self._replica.request("create", create)
+        return self._cluster.volume(volume.id) if made == [True] else None
 
     async def delete(self, volume: InfraVolume) -> None:
         await self._replica.request("delete", lambda: self._cluster.delete(volume))
@@ -137,6 +149,22 @@ class FakeMachines:
             await self._replica.read("holders")
         machines = list(self._cluster.machines.values()) if fresh else self._replica.cached_machines()
         return [machine for machine in machines if machine.holds(claim)]
+
+    async def survey(self) -> Survey:
+        await self._replica.read("holders")
+        machines = dict(self._cluster.machines)
+        return Survey(machines=machines, nodes=frozenset(machines) - self._cluster.foreign_machines)
+
+    async def get_running(self, name: str) -> Machine | None:
+        cached = self._replica.cached_machine(name)
+        await self._replica.read("get_instance")
+        fresh = self._cluster.machines.get(name)
+        instance = fresh.instance if fresh is not None else None
+        if cached is None or cached.uid is None:
+            found = Machine(name=name, uid=None, instance=instance) if instance is not None else None
+        else:
+            found = replace(cached, instance=instance)
+        return None if name in self._cluster.foreign_machines else found
 
     async def add_volume(self, vm: str, plug: Plug) -> None:
         await self._replica.request("add_volume", lambda: self._cluster.add_volume(vm, plug))

@@ -29,6 +29,13 @@ class Volume:
     claim_annotations: dict[str, str] = field(default_factory=dict)
     ours: bool = True
 
+    @property
+    def waits_for_use(self) -> bool:
+        """Whether only a pod that uses it makes the storage bind and fill it."""
+        if self.data_volume is not None:
+            return self.data_volume.phase in infra_volumes.WAITING_FOR_CONSUMER
+        return self.claim is not None and self.claim.phase == "Pending"
+
     def value(self, name: str) -> InfraVolume:
         """As the port gives it: the claim's annotations win."""
         notes = {**self.annotations, **self.claim_annotations} if self.claim else self.annotations
@@ -54,5 +61,7 @@ class Timing:
     claim: float = 0.2
     populate: float = 1.0
     sync: float = 0.5
+    queue: float = 0.3
+    """How long a request waits in the VM's queue, with the older feature gate."""
     attach: Callable[[], float] = lambda: 5.0
     gc: float = 0.5

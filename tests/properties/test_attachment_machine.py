@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import looptime
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -22,6 +23,7 @@ from kubevirt_csi.operations.provisioning import CreateRequest
 from kubevirt_csi.ports.infra import Stale
 from tests.fakes.driver import WRITER, Driver, node
 from tests.fakes.infra_cluster import InfraCluster
+from tests.fakes.infra_machines import Mode
 
 VOLUMES = ("pvc-a", "pvc-b")
 VMS = ("vm1", "vm2")
@@ -34,12 +36,14 @@ REQUESTS = (
     "remove_volume",
     "get_volume",
     "get_machine",
+    "get_instance",
     "holders",
     "remove_volume_from_instance",
 )
 LATEST_EFFECT_SECONDS = 12.0
 """A request that got no answer is carried out within this time or never."""
 
+pytestmark = pytest.mark.timeout(300)
 replicas, volumes, vms = st.sampled_from(REPLICAS), st.sampled_from(VOLUMES), st.sampled_from(VMS)
 
 
@@ -132,6 +136,7 @@ class TwoReplicas(RuleBasedStateMachine):
         """Takes away what would keep an attach from being sent."""
         self.cluster.faults.clear()
         for vm in VMS:
+            self.cluster.forget_vm(vm)
             if vm not in self.cluster.machines:
                 self.cluster.have_vm(vm)
             if self.cluster.machines[vm].instance is None:
@@ -191,10 +196,25 @@ class TwoReplicas(RuleBasedStateMachine):
         async def start() -> None:
             if vm not in self.cluster.machines:
                 self.cluster.have_vm(vm)
-            elif self.cluster.machines[vm].instance is None:
+            elif self.cluster.machines[vm].instance is None and not self.cluster.machines[vm].deleting:
                 self.cluster.start(vm)
 
         self.run(start())
+
+    @rule(vm=vms, gone_after=st.sampled_from([None, 0.3, 20.0]))
+    def a_vm_is_deleted(self, vm: str, gone_after: float | None) -> None:
+        async def delete() -> None:
+            if vm in self.cluster.machines:
+                self.cluster.delete_vm(vm, gone_after=gone_after)
+
+        self.run(delete())
+
+    @rule(mode=st.sampled_from(list(Mode)))
+    def the_feature_gates_change(self, mode: Mode) -> None:
+        async def change() -> None:
+            self.cluster.become(mode)
+
+        self.run(change())
 
     @rule(vm=vms, migrating=st.booleans())
     def a_migration(self, vm: str, migrating: bool) -> None:
@@ -243,9 +263,11 @@ class TwoReplicas(RuleBasedStateMachine):
     async def converge(self) -> None:
         """When the faults end, asking long enough brings everything down to nothing."""
         self.cluster.faults.clear()
+        self.cluster.become(Mode.DECLARATIVE)
         for volume in VOLUMES:
             self.cluster.unstick(volume)
         for vm in VMS:
+            self.cluster.forget_vm(vm)
             if vm in self.cluster.machines and self.cluster.machines[vm].instance is not None:
                 self.cluster.change_vm(vm, migrating=False)
         if self.tasks:

@@ -15,6 +15,7 @@ from kubevirt_csi.domain.capacity import (
     MIB,
     CapacityRange,
     format_quantity,
+    image_bytes,
     parse_quantity,
     round_up,
 )
@@ -126,3 +127,13 @@ def test_an_existing_size_is_compared_with_the_range_as_it_was_asked_for() -> No
     asked = CapacityRange(required=10 * MIB, limit=20 * MIB)
     assert [asked.admits(size * MIB) for size in (9, 10, 20, 21)] == [False, True, True, False]
     assert CapacityRange().admits(5)
+
+
+@given(st.integers(1, 2**40), st.integers(0, 900))
+def test_an_image_is_never_smaller_than_told_whichever_way_cdi_makes_it(claim: int, thousandths: int) -> None:
+    overhead = Fraction(thousandths, 1000)
+    told = image_bytes(claim, overhead)
+    for image in (claim / (1 + overhead), claim * (1 - overhead)):
+        assert told <= image // MIB * MIB
+    assert told % MIB == 0
+    assert told > claim * (1 - overhead) - MIB

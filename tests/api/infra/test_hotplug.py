@@ -17,7 +17,7 @@ from kubevirt_csi.errors import NotFound
 from kubevirt_csi.infra.cluster import Infra
 from kubevirt_csi.ports.infra import Stale
 from tests.api.infra.conftest import TENANT, running
-from tests.api.standin.conftest import StandIn, client, management, site, standin  # noqa: F401 - its fixtures
+from tests.api.standin.conftest import StandIn, audit, client, management, site, standin  # noqa: F401 - its fixtures
 from tests.api.standin.site import Site
 
 Found = TypeVar("Found")

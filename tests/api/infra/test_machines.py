@@ -10,7 +10,7 @@ from kubevirt_csi.domain.volumes import Bus
 from kubevirt_csi.errors import Unavailable
 from kubevirt_csi.infra.cluster import Infra
 from kubevirt_csi.infra.machines import InfraMachines
-from kubevirt_csi.infra.resources import VIRTUAL_MACHINE_ACTIONS, Call, Verb
+from kubevirt_csi.infra.resources import VIRTUAL_MACHINE_ACTIONS, Call, Object, Verb
 from kubevirt_csi.infra.selectors import Selector
 from kubevirt_csi.infra.virtualmachines import add_volume_body
 from tests.api.infra.conftest import running
@@ -38,12 +38,11 @@ class KubeVirt:
         self.root = f"/apis/kubevirt.io/v1/namespaces/{namespace}"
 
     async def vm(self, name: str, *claims: str, labels: dict[str, str] | None = None) -> None:
-        volumes = [{"name": claim, "dataVolume": {"name": claim, "hotpluggable": True}} for claim in claims]
         body = {
             "apiVersion": "kubevirt.io/v1",
             "kind": "VirtualMachine",
             "metadata": {"name": name, "labels": labels or {}},
-            "spec": {"template": {"spec": {"volumes": volumes}}},
+            "spec": {"template": {"spec": {"volumes": _volumes(claims)}}},
         }
         await self.api.create(f"{self.root}/virtualmachines", body)
 
@@ -53,9 +52,14 @@ class KubeVirt:
             "apiVersion": "kubevirt.io/v1",
             "kind": "VirtualMachineInstance",
             "metadata": {"name": name},
+            "spec": {"volumes": _volumes(attached)},
             "status": {"phase": "Running", "volumeStatus": statuses},
         }
         await self.api.create(f"{self.root}/virtualmachineinstances", body)
+
+
+def _volumes(claims: tuple[str, ...]) -> list[Object]:
+    return [{"name": claim, "dataVolume": {"name": claim, "hotpluggable": True}} for claim in claims]
 
 
 @pytest.fixture

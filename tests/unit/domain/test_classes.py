@@ -33,3 +33,14 @@ def test_an_unknown_key_is_refused_with_the_known_ones(key: str) -> None:
 def test_a_bus_that_cannot_be_hot_plugged_is_refused(bus: str) -> None:
     with pytest.raises(InvalidArgument, match="scsi, virtio"):
         ClassParameters.parse({"bus": bus})
+
+
+@pytest.mark.parametrize("name", ["../x", "Fast", "fast\n", "f" * 254, ".fast", "fast.", "a b", "\x00"], ids=repr)
+def test_what_cannot_be_a_storage_class_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"infraStorageClassName: .* cannot be the name of a StorageClass"):
+        ClassParameters.parse({"infraStorageClassName": name})
+
+
+@pytest.mark.parametrize("name", ["fast", "f" * 253, "rook-ceph.block"])
+def test_the_name_of_a_storage_class_may_have_dots_and_253_characters(name: str) -> None:
+    assert ClassParameters.parse({"infraStorageClassName": name}).infra_storage_class == name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kubevirt_csi.domain.machines import Instance, Machine, PluggedVolume, VolumeStatus
@@ -55,7 +57,17 @@ def test_an_instance_that_has_ended_holds_nothing_and_has_nothing(phase: str) ->
 def test_ready_without_target_and_target_without_ready_are_not_attached() -> None:
     for status in (VolumeStatus(name="pvc-1", phase="Ready"), VolumeStatus(name="pvc-1", phase="Bound", target="sda")):
         assert not machine(spec=(DISK,), vmi=(DISK,), status=(status,)).attached("pvc-1")
-    assert machine(status=(READY,)).attached("pvc-1")
+    assert machine(vmi=(DISK,), status=(READY,)).attached("pvc-1")
+
+
+def test_a_disk_that_has_left_the_instances_spec_or_is_queued_to_leave_is_not_attached_any_more() -> None:
+    assert not machine(spec=(DISK,), status=(READY,)).attached("pvc-1")
+    attached = machine(spec=(DISK,), vmi=(DISK,), status=(READY,))
+    assert attached.attached("pvc-1")
+    leaving = replace(attached, leaving=frozenset({"pvc-1"}))
+    assert not leaving.attached("pvc-1")
+    assert leaving.holds("pvc-1")
+    assert leaving.unsettled() == {"pvc-1"}
 
 
 @pytest.mark.parametrize(
@@ -78,3 +90,33 @@ def test_what_is_under_way_is_told(changing: Machine, names: set[str]) -> None:
 def test_only_a_running_guest_that_stays_takes_disks(phase: str, deleting: bool) -> None:
     assert not machine(phase=phase, deleting=deleting).running
     assert machine().running
+
+
+def test_a_vm_that_is_being_deleted_holds_its_volumes_until_its_instance_has_ended() -> None:
+    going = replace(machine(spec=(DISK,), vmi=(DISK,), status=(READY,)), deleting=True)
+    assert going.holds("pvc-1")
+    assert not replace(going, instance=None).holds("pvc-1")
+    assert replace(going, instance=None, deleting=False).holds("pvc-1")
+
+
+def test_where_a_volume_is_and_what_may_hold_it_up_is_told_in_words() -> None:
+    queued = replace(DISK, queued=True)
+    odd = replace(
+        machine(spec=(queued,), status=(READY,), phase="Scheduled"),
+        leaving=frozenset({"pvc-1"}),
+        deleting=True,
+        migrates_volumes=True,
+        failure="no luck",
+    )
+    text = odd.whereabouts("pvc-1")
+    for words in (
+        "waiting to be added",
+        "waiting to be removed",
+        "VMI status (Ready",
+        "VM is being deleted",
+        "VMI phase Scheduled",
+        "updateVolumesStrategy is Migration",
+        "VM reports: no luck",
+    ):
+        assert words in text
+    assert machine().whereabouts("pvc-1") == "in neither spec nor status"

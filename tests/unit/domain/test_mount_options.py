@@ -62,3 +62,9 @@ def test_nouuid_is_for_xfs_only(fs_type: str, options: tuple[str, ...], expected
 
 def test_only_options_that_the_kernel_always_shows_are_missed() -> None:
     assert missing(("noexec", "discard", "ro"), present=frozenset({"rw", "noatime"})) == ("noexec", "ro")
+
+
+def test_options_of_more_than_4_kib_together_are_refused_and_not_told() -> None:
+    assert len(checked(["a" * 2047] * 2)) == 2
+    with pytest.raises(InvalidArgument, match=r"^mount_flags have more than 4096 bytes$"):
+        checked(["a" * 2049] * 2)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt_csi.domain.names import is_volume_id, volume_id
+from kubevirt_csi.domain.names import is_volume_id, shown, volume_id
 from kubevirt_csi.errors import InvalidArgument
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -48,3 +48,15 @@ def test_different_names_give_different_ids(names: list[str]) -> None:
 @pytest.mark.parametrize("text", ["", "..", "a/b", "A", "a" * 64, "a\n"], ids=repr)
 def test_what_is_no_label_is_no_volume_id(text: str) -> None:
     assert not is_volume_id(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("bus", "bus", id="as it is"),
+        pytest.param("bus\n", r"'bus\n'", id="quoted when it does not print"),
+        pytest.param("k" * 200, "k" * 128 + "…", id="cut"),
+    ],
+)
+def test_a_callers_text_is_shown_short_and_printable(text: str, expected: str) -> None:
+    assert shown(text) == expected

@@ -59,6 +59,15 @@ def test_a_bare_claim_that_nobody_annotated_is_plugged_with_its_own_uid_and_neve
     assert joined(None, pvc()).serial == "pvc-uid"
 
 
+def test_a_filesystem_claim_has_less_than_its_size_unless_the_data_volume_names_the_disks() -> None:
+    claim = pvc()
+    claim["spec"]["volumeMode"] = "Filesystem"
+    by_claim = dv(spec={"pvc": {"resources": {"requests": {"storage": "2Gi"}}}})
+    assert joined(dv(), claim).size_bytes == 1024**3
+    assert joined(by_claim, claim).size_bytes == joined(None, claim).size_bytes < 2 * 1024**3
+    assert joined(by_claim, pvc()).size_bytes == 2 * 1024**3
+
+
 def test_conditions_and_phase_of_the_data_volume_are_kept_for_error_texts() -> None:
     conditions = [{"type": "Bound", "status": "False", "reason": "ErrExceededQuota", "message": "exceeded quota: q"}]
     found = datavolumes.data_volume(dv(status={"phase": "Pending", "conditions": conditions})).value

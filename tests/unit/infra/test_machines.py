@@ -10,7 +10,7 @@ from kubevirt_csi.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from kubevirt_csi.infra.connection import Connection
 from kubevirt_csi.infra.machines import InfraMachines
 from kubevirt_csi.infra.selectors import Selector
-from kubevirt_csi.ports.infra import Stale
+from kubevirt_csi.ports.infra import Postponed, Stale
 from tests.unit.infra.fake_api import FakeApi, Handler, answer, status
 
 PLUG = Plug(volume_id="pvc-1", serial="0123456789abcdef0123", bus=Bus.VIRTIO)
@@ -107,13 +107,13 @@ async def test_a_disk_is_unplugged_by_its_volume_name(machines: InfraMachines, a
         ),
         pytest.param(
             status(422, "Invalid", f"{WEBHOOK}Cannot handle volume requests while VMI migration is in progress"),
-            Unavailable,
+            Postponed,
             "repeated when that has ended",
             id="migration",
         ),
         pytest.param(
             status(422, "Invalid", f'{WEBHOOK}Cannot update vm disks or volumes until snapshot "s" completes'),
-            Unavailable,
+            Postponed,
             "repeated when that has ended",
             id="snapshot",
         ),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -36,16 +37,64 @@ def test_every_volume_that_stands_for_a_claim_is_seen_with_its_disk() -> None:
     }
 
 
-def test_an_add_that_still_waits_in_the_queue_counts_as_part_of_the_spec() -> None:
-    add = {
-        "name": "pvc-9",
-        "disk": {"name": "pvc-9", "disk": {"bus": "virtio"}, "serial": "s9"},
-        "volumeSource": {"dataVolume": {"name": "pvc-9", "hotpluggable": True}},
-    }
-    requests = [{"addVolumeOptions": add}, {"removeVolumeOptions": {"name": "pvc-1"}}]
-    volumes = virtual_machine(vm(status={"volumeRequests": requests})).volumes
-    assert volumes["pvc-9"] == PluggedVolume(name="pvc-9", claim="pvc-9", hotpluggable=True, serial="s9", bus="virtio")
-    assert "pvc-1" in volumes
+def queued_add(name: str = "pvc-9") -> dict[str, Any]:
+    disk = {"name": name, "disk": {"bus": "virtio"}, "serial": "s9"}
+    source = {"dataVolume": {"name": name, "hotpluggable": True}}
+    return {"addVolumeOptions": {"name": name, "disk": disk, "volumeSource": source}}
+
+
+def queued_remove(name: str) -> dict[str, Any]:
+    return {"removeVolumeOptions": {"name": name}}
+
+
+def test_an_add_that_still_waits_in_the_queue_counts_as_part_of_the_spec_and_is_told_from_it() -> None:
+    found = virtual_machine(vm(status={"volumeRequests": [queued_add(), queued_remove("data")]}))
+    assert found.volumes["pvc-9"] == PluggedVolume(
+        name="pvc-9", claim="pvc-9", hotpluggable=True, serial="s9", bus="virtio", queued=True
+    )
+    assert found.leaving == frozenset({"data"})
+    assert "data" in found.volumes
+
+
+def test_an_add_that_was_carried_out_and_is_still_in_the_queue_is_in_the_spec() -> None:
+    found = virtual_machine(vm(status={"volumeRequests": [queued_add("pvc-1")]}))
+    assert found.volumes["pvc-1"] == PluggedVolume(
+        name="pvc-1", claim="pvc-1", hotpluggable=True, serial="abc", bus="scsi"
+    )
+
+
+def test_the_last_of_several_requests_for_a_volume_counts() -> None:
+    assert virtual_machine(vm(status={"volumeRequests": [queued_add(), queued_remove("pvc-9")]})).leaving == {"pvc-9"}
+    assert not virtual_machine(vm(status={"volumeRequests": [queued_remove("pvc-9"), queued_add()]})).leaving
+
+
+def test_what_keeps_a_vm_from_taking_disks_is_seen() -> None:
+    found = virtual_machine(vm())
+    assert (found.deleting, found.migrates_volumes) == (False, False)
+    odd = vm()
+    odd["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    odd["spec"]["updateVolumesStrategy"] = "Migration"
+    found = virtual_machine(odd)
+    assert (found.deleting, found.migrates_volumes) == (True, True)
+    machine = join("m", found, None)
+    assert machine is not None
+    assert (machine.deleting, machine.migrates_volumes) == (True, True)
+
+
+def test_an_instance_that_was_started_without_hotplug_is_told() -> None:
+    spec = {"domain": {"devices": {"disableHotplug": True}}}
+    assert instance({"metadata": {}, "spec": spec}).hotplug_disabled
+    assert not instance({"metadata": {}, "spec": {"domain": {"devices": {}}}}).hotplug_disabled
+
+
+def test_the_overhead_of_a_filesystem_claim_is_read_exactly() -> None:
+    def overhead(**info: str) -> Fraction | None:
+        status = {"volumeStatus": [{"name": "v", "persistentVolumeClaimInfo": info}]}
+        return instance({"metadata": {}, "status": status}).statuses["v"].overhead
+
+    assert overhead(filesystemOverhead="0.055") == Fraction(55, 1000)
+    assert overhead(filesystemOverhead="0") == 0
+    assert overhead() is None
 
 
 def test_the_failure_condition_tells_why_changes_do_not_get_through() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -115,8 +116,8 @@ async def test_a_lagging_cache_does_not_make_a_detached_disk_attached(cluster: I
     ["vm1", "a/b/c", "", "tenant-a/", "/vm1", "tenant-a/VM1", "tenant-a/../x"],
     ids=lambda text: text or "empty",
 )
-async def test_a_malformed_node_id_is_an_invalid_argument(cluster: InfraCluster, driver: Driver, wrong: str) -> None:
-    with pytest.raises(InvalidArgument):
+async def test_a_malformed_node_id_is_that_of_no_node(cluster: InfraCluster, driver: Driver, wrong: str) -> None:
+    with pytest.raises(NotFound, match="is not of the form namespace/vm, so there is no such node"):
         await driver.publish("pvc-1", wrong, WRITER)
     assert not cluster.reads
 
@@ -295,10 +296,59 @@ async def test_a_bare_claim_is_plugged_as_a_claim(cluster: InfraCluster, driver:
     assert [plug.bare_claim for plug in cluster.plugs] == [True]
 
 
+@pytest.mark.parametrize(("overhead", "mebibytes"), [(None, 962), (Fraction(1, 10), 921), (Fraction(0), 1024)])
+async def test_the_size_of_a_bare_filesystem_claim_is_that_of_its_image(
+    cluster: InfraCluster, driver: Driver, overhead: Fraction | None, mebibytes: int
+) -> None:
+    """The node makes no file system on a disk that is smaller than it was told."""
+    volume = cluster.have_volume("pvc-1", data_volume=False, mode="Filesystem")
+    assert volume.claim is not None
+    volume.claim = replace(volume.claim, size_bytes=2**30)
+    cluster.have_attached("vm1", "pvc-1")
+    status = VolumeStatus(name="pvc-1", phase="Ready", target="sda", hotplug=True, overhead=overhead)
+    cluster.change_vm("vm1", statuses={"pvc-1": status})
+    context = await driver.publish("pvc-1", node("vm1"), WRITER)
+    assert context.size_bytes == mebibytes * 2**20
+
+
+async def test_the_size_of_a_filesystem_volume_is_what_was_asked_for(cluster: InfraCluster, driver: Driver) -> None:
+    cluster.have_volume("pvc-1", mode="Filesystem")
+    assert (await driver.publish("pvc-1", node("vm1"), WRITER)).size_bytes == 2**30
+
+
+async def test_an_unbound_bare_claim_is_plugged_and_then_bound(cluster: InfraCluster, driver: Driver) -> None:
+    volume = cluster.have_volume("pvc-1", data_volume=False)
+    assert volume.claim is not None
+    volume.claim = replace(volume.claim, phase="Pending")
+    cluster.touch("pvc-1")
+    await driver.publish("pvc-1", node("vm1"), WRITER)
+    assert cluster.volumes["pvc-1"].claim.phase == "Bound"  # type: ignore[union-attr]
+
+
+async def test_what_keeps_a_volume_from_being_filled_in_use_is_told_in_cdis_words(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    cluster.set_phase("pvc-1", "PendingPopulation")
+    text = "exceeded quota: q, requested: requests.storage=1Gi"
+    cluster.condition("pvc-1", Condition(type="Running", status="False", reason="ErrExceededQuota", message=text))
+    cluster.timing.populate = 1000.0
+    with pytest.raises(DeadlineExceeded, match=f"ErrExceededQuota: {text}"):
+        await driver.publish("pvc-1", node("vm1"), WRITER)
+
+
+async def test_a_volume_that_cdi_has_given_up_is_refused_in_cdis_words(cluster: InfraCluster, driver: Driver) -> None:
+    cluster.condition("pvc-1", Condition(type="Bound", status="False", reason="ClaimLost", message="Claim Lost"))
+    cluster.set_phase("pvc-1", "Failed")
+    with pytest.raises(FailedPrecondition, match=r"phase Failed.*Claim Lost"):
+        await driver.publish("pvc-1", node("vm1"), WRITER)
+    assert verbs(cluster) == []
+
+
 async def test_a_volume_that_is_being_deleted_is_not_attached(cluster: InfraCluster, driver: Driver) -> None:
     volume = cluster.volumes["pvc-1"]
     assert volume.claim is not None
     volume.claim = replace(volume.claim, deleting=True)
+    cluster.touch("pvc-1")
     with pytest.raises(FailedPrecondition, match="being deleted"):
         await driver.publish("pvc-1", node("vm1"), WRITER)
 

@@ -1,4 +1,4 @@
-"""Making and deleting volumes: get-or-create, decided by CDI's state, and no final error while something is left."""
+"""Making volumes: get-or-create, decided by CDI's state, and no final error while something is left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kubevirt_csi.domain.access import AccessMode, Block, Capability, Mount
 from kubevirt_csi.domain.capacity import CapacityRange
-from kubevirt_csi.domain.infra_volumes import Condition
+from kubevirt_csi.domain.infra_volumes import Claim, Condition
 from kubevirt_csi.domain.volumes import Bus, Content
 from kubevirt_csi.errors import (
     Aborted,
@@ -25,7 +25,7 @@ from kubevirt_csi.errors import (
 from kubevirt_csi.observe import context
 from kubevirt_csi.operations.provisioning import CreateRequest
 from kubevirt_csi.ports.infra import Stale
-from tests.fakes.driver import BLOCK, SHARED_BLOCK, WRITER, Driver, node, now
+from tests.fakes.driver import BLOCK, SHARED_BLOCK, WRITER, Driver, now
 from tests.fakes.infra_cluster import InfraCluster
 
 pytestmark = pytest.mark.looptime
@@ -183,6 +183,23 @@ async def test_the_capacity_of_a_filesystem_claim_is_not_promised_to_the_tenant(
     assert (await driver.create(request("pvc-1"))).capacity_bytes == GIB
 
 
+async def test_a_filesystem_class_gives_what_was_asked_for_and_no_less(cluster: InfraCluster, driver: Driver) -> None:
+    cluster.behaviour["file"] = "Filesystem"
+    made = await driver.create(request(infraStorageClassName="file", limit=GIB))
+    claim = cluster.volumes["pvc-new"].claim
+    assert claim is not None
+    assert claim.size_bytes > GIB
+    assert made.capacity_bytes == GIB
+
+
+async def test_a_filesystem_claim_without_data_volume_has_less_than_its_size(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    cluster.have_volume("pvc-1", data_volume=False, mode="Filesystem")
+    made = await driver.create(request("pvc-1", required=900 * 2**20))
+    assert 900 * 2**20 <= made.capacity_bytes <= GIB
+
+
 @pytest.mark.parametrize("phase", ["WaitForFirstConsumer", "PendingPopulation"])
 async def test_a_class_that_binds_on_first_consumer_is_not_waited_for(
     cluster: InfraCluster, driver: Driver, phase: str
@@ -195,17 +212,66 @@ async def test_a_class_that_binds_on_first_consumer_is_not_waited_for(
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
-    [("ErrClaimNotValid", InvalidArgument), ("ErrExceededQuota", ResourceExhausted)],
+    [
+        ("ErrClaimNotValid", InvalidArgument),
+        ("ErrExceededQuota", ResourceExhausted),
+        ("ErrResourceExists", AlreadyExists),
+    ],
 )
 async def test_a_refusal_of_cdi_is_told_in_its_words_and_nothing_is_left(
     cluster: InfraCluster, driver: Driver, reason: str, kind: type[Exception]
 ) -> None:
     cluster.behaviour["bad"] = reason
-    with pytest.raises(kind, match=f"text of {reason}"):
+    place = "pvc-new .* infra cluster, namespace tenant-a, with storage class bad"
+    with pytest.raises(kind, match=f"{place}.*text of {reason}"):
         await driver.create(request(infraStorageClassName="bad"))
     assert "pvc-new" not in cluster.volumes
     cluster.behaviour.clear()
     await driver.create(request(infraStorageClassName="bad"))
+
+
+async def test_a_refusal_that_only_an_old_cache_knows_discards_nothing(cluster: InfraCluster) -> None:
+    """Another replica may have given the volume out since."""
+    late = Driver(cluster, lag=20.0)
+    cluster.have_volume("pvc-1", phase="Pending")
+    cluster.condition("pvc-1", Condition(type="Bound", status="False", reason="ErrExceededQuota", message="q"))
+    await asyncio.sleep(21)
+    cluster.condition("pvc-1")
+    cluster.set_phase("pvc-1", "Succeeded")
+    with pytest.raises(Aborted, match="changed while"):
+        await late.create(request("pvc-1"))
+    assert cluster.volumes["pvc-1"].data_volume is not None
+
+
+async def test_a_claim_of_an_older_volume_that_is_still_going_is_waited_for(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    """CDI says ErrResourceMarkedForDeletion and makes the new claim when the old one has gone."""
+    cluster.behaviour["slow"] = "Pending"
+    task = asyncio.create_task(driver.create(request(infraStorageClassName="slow")))
+    await asyncio.sleep(1)
+    volume = cluster.volumes["pvc-new"]
+    old = Claim(uid="old", resource_version="1", phase="Bound", deleting=True)
+    volume.claim = old
+    marked = Condition(type="Bound", status="False", reason="ErrResourceMarkedForDeletion", message="marked")
+    cluster.condition("pvc-new", marked)
+    await asyncio.sleep(30)
+    assert not task.done()
+    volume.claim = replace(old, uid="new", deleting=False, volume_mode="Block", size_bytes=GIB)
+    cluster.condition("pvc-new")
+    cluster.set_phase("pvc-new", "Succeeded")
+    assert (await task).volume_id == "pvc-new"
+
+
+async def test_a_quota_that_is_being_counted_makes_a_conflict_that_is_outlasted(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    conflict = Stale('Operation cannot be fulfilled on resourcequotas "q": the object has been modified')
+    cluster.fail("create", conflict, times=3)
+    assert (await driver.create(request())).volume_id == "pvc-new"
+    cluster.fail("create", conflict, times=9)
+    with pytest.raises(Aborted, match="resourcequotas"):
+        await driver.create(request("pvc-other"))
 
 
 async def test_a_quota_on_the_number_of_objects_is_resource_exhausted(cluster: InfraCluster, driver: Driver) -> None:
@@ -283,62 +349,6 @@ async def test_an_unanswered_create_is_not_final_and_the_next_call_goes_on(
         await driver.create(request())
     await asyncio.sleep(2)
     await driver.create(request())
-
-
-async def test_a_deleted_volume_is_gone_with_its_claim(cluster: InfraCluster, driver: Driver) -> None:
-    cluster.timing.gc = 7.0
-    started = now()
-    await driver.delete("pvc-1")
-    assert "pvc-1" not in cluster.volumes
-    assert now() - started >= 7
-
-
-async def test_a_volume_that_does_not_exist_is_deleted(driver: Driver) -> None:
-    await driver.delete("fake-vol-id")
-
-
-async def test_another_tenants_volume_is_not_deleted(cluster: InfraCluster, driver: Driver) -> None:
-    cluster.have_volume("pvc-9", ours=False)
-    await driver.delete("pvc-9")
-    assert "pvc-9" in cluster.volumes
-
-
-async def test_a_bare_claim_is_deleted(cluster: InfraCluster, driver: Driver) -> None:
-    cluster.have_volume("pvc-1", data_volume=False)
-    await driver.delete("pvc-1")
-    assert "pvc-1" not in cluster.volumes
-
-
-@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
-async def test_a_volume_that_a_vm_has_is_not_deleted(cluster: InfraCluster, driver: Driver, running: bool) -> None:
-    await driver.publish("pvc-1", node("vm1"), WRITER)
-    if not running:
-        cluster.remove_instance("vm1")
-    with pytest.raises(FailedPrecondition, match="tenant-a/vm1"):
-        await driver.delete("pvc-1")
-    assert "pvc-1" in cluster.volumes
-
-
-async def test_an_attach_that_may_still_arrive_keeps_the_volume(cluster: InfraCluster, driver: Driver) -> None:
-    cluster.fail("add_volume", Unavailable("no answer"))
-    with pytest.raises(Unavailable):
-        await driver.publish("pvc-1", node("vm1"), WRITER)
-    with pytest.raises(FailedPrecondition, match="tenant-a/vm1"):
-        await driver.delete("pvc-1")
-    await asyncio.sleep(45)
-    await driver.delete("pvc-1")
-
-
-async def test_another_object_under_the_name_is_looked_at_anew(cluster: InfraCluster, driver: Driver) -> None:
-    cluster.fail("delete", Stale("another UID"))
-    await driver.delete("pvc-1")
-    assert "pvc-1" not in cluster.volumes
-
-
-async def test_what_is_left_of_a_deleted_volume_is_told(cluster: InfraCluster, driver: Driver) -> None:
-    cluster.timing.gc = 1000.0
-    with pytest.raises(DeadlineExceeded, match=r"left: its claim \(Bound, which a pod may still use"):
-        await driver.delete("pvc-1")
 
 
 async def test_raw_block_is_made_as_well(driver: Driver) -> None:

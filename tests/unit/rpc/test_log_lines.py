@@ -39,6 +39,14 @@ async def test_a_call_is_one_line_with_what_it_was_about(
     }
 
 
+async def test_a_field_of_absurd_length_does_not_fill_the_log(
+    log_lines: list[MutableMapping[str, object]], served: Served
+) -> None:
+    await served.stub.controller_publish_volume(csi.ControllerPublishVolumeRequest(volume_id="v" * 2**20))
+    [line] = [line for line in log_lines if line["event"] == "rpc"]
+    assert line["volume_id"] == "v" * 256
+
+
 async def test_two_calls_have_two_request_ids(log_lines: list[MutableMapping[str, object]], served: Served) -> None:
     await served.stub.list_volumes(csi.ListVolumesRequest())
     await served.stub.list_volumes(csi.ListVolumesRequest())

@@ -129,6 +129,12 @@ WRONG_CREATES = [
         "snapshots and clones",
         id="content source",
     ),
+    pytest.param(
+        create("a", accessibility_requirements=csi.TopologyRequirement()), InvalidArgument, "topology", id="topology"
+    ),
+    pytest.param(
+        create("a", secrets={"key": "x" * 4096}), InvalidArgument, "^secrets has more than 4096", id="large secrets"
+    ),
 ]
 
 

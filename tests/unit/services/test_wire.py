@@ -7,7 +7,7 @@ import pytest
 from kubevirt_csi._csi.csi import v1 as csi
 from kubevirt_csi.domain.access import AccessMode, Block, Capability, Mount
 from kubevirt_csi.errors import InvalidArgument
-from kubevirt_csi.services.wire import capability
+from kubevirt_csi.services.wire import capability, require_short, require_small_maps
 
 MODES = csi.VolumeCapabilityAccessModeMode
 
@@ -64,3 +64,21 @@ def test_an_empty_mount_is_a_mount() -> None:
 def test_what_is_missing_contradictory_or_unknown_is_an_invalid_argument(sent: csi.VolumeCapability | None) -> None:
     with pytest.raises(InvalidArgument):
         capability(sent)
+
+
+def test_a_file_system_type_that_is_too_long_is_not_repeated_in_the_text() -> None:
+    with pytest.raises(InvalidArgument, match=r"^fs_type is longer than 128 bytes$"):
+        capability(message(mount=csi.VolumeCapabilityMountVolume(fs_type="x" * 129)))
+
+
+def test_sizes_are_counted_in_bytes() -> None:
+    require_short("name", "ü" * 64)
+    with pytest.raises(InvalidArgument, match=r"^name is longer than 128 bytes$"):
+        require_short("name", "ü" * 65)
+
+
+@pytest.mark.parametrize("field", ["parameters", "mutable_parameters", "secrets"])
+def test_every_map_of_a_request_keeps_to_4_kib(field: str) -> None:
+    require_small_maps(csi.CreateVolumeRequest(**{field: {"k": "v" * 4095}}))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=f"^{field} has more than 4096 bytes$"):
+        require_small_maps(csi.CreateVolumeRequest(**{field: {"k": "v" * 4096}}))  # type: ignore[arg-type]

@@ -48,6 +48,8 @@ def test_a_node_needs_nothing() -> None:
         node_id_file=Path("/run/kubevirt-csi/node-id.json"),
         kubelet_dir=Path("/var/lib/kubelet"),
         state_dir=Path("/var/lib/kubevirt-csi"),
+        sysfs_root=Path("/sys"),
+        dev_root=Path("/dev"),
         http_address=HttpAddress(None, 8080),
         log_level="info",
         grace_period_seconds=25.0,
@@ -156,6 +158,12 @@ def test_another_kubelet_folder_moves_socket_and_registration() -> None:
     assert isinstance(chosen, NodeSettings)
     assert chosen.csi_socket == chosen.endpoint.path == Path("/data/kubelet/plugins/csi.kubevirt.io/csi.sock")
     assert chosen.plugins_registry == Path("/data/kubelet/plugins_registry")
+
+
+def test_the_disks_of_a_node_can_be_shown_elsewhere_than_in_sys_and_dev() -> None:
+    chosen = settings("node", "--sysfs-root=/lab/sys", "--dev-root=/lab/dev")
+    assert isinstance(chosen, NodeSettings)
+    assert (chosen.sysfs_root, chosen.dev_root) == (Path("/lab/sys"), Path("/lab/dev"))
 
 
 @pytest.mark.parametrize(

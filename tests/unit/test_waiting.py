@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from kubevirt_csi.operations.waiting import Notice, attempts, until
+from kubevirt_csi.waiting import Notice, Pauses, attempts, until
 
 pytestmark = pytest.mark.looptime
 
@@ -73,3 +73,25 @@ async def test_attempts_pause_ever_longer_between_and_not_after_them() -> None:
     assert len(times) == 6
     assert all(0.05 * 2**n <= gap <= 0.11 * 2**n for n, gap in enumerate(gaps))
     assert now() == times[-1]
+
+
+async def test_with_nothing_to_wake_it_it_looks_ever_less_often() -> None:
+    looked: list[float] = []
+
+    async def look() -> bool | None:
+        looked.append(now())
+        return None
+
+    assert await until(look, changed=[], seconds=30, look_again=Pauses(first=1, longest=4)) is None
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looked)]
+    assert all(0.5 * full <= gap <= full + 0.01 for gap, full in zip(gaps, [1, 2, 4, 4], strict=False))
+    assert max(gaps) <= 4.01
+    assert looked[-1] == pytest.approx(30, abs=0.01)
+
+
+def test_pauses_start_again_from_the_first_when_an_attempt_got_somewhere() -> None:
+    pauses = Pauses(first=1, longest=100)
+    taken = [pauses.next() for _ in range(9)]
+    pauses.reset()
+    assert taken[-1] >= 50
+    assert 0.5 <= pauses.next() <= 1
