@@ -36,8 +36,16 @@ async def machines_of(settings: Settings) -> AsyncIterator[Machines]:
                 yield machines
             finally:
                 await machines.close()
+        case "loop":
+            from e2e.lab.machines.loop import LoopMachines  # noqa: PLC0415 - only that backend needs root
+
+            loops = LoopMachines.from_config(settings.machines)
+            try:
+                yield loops
+            finally:
+                await loops.close()
         case other:
-            raise SettingsError(f"machines.kind is {other!r}, known are 'none' and 'qemu'")
+            raise SettingsError(f"machines.kind is {other!r}, known are 'none', 'qemu' and 'loop'")
 
 
 async def serve(settings: Settings) -> None:

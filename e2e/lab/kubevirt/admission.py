@@ -1,8 +1,8 @@
-"""The validating webhooks of KubeVirt and CDI: which there are, and how a review is answered.
+"""The webhooks of KubeVirt and CDI: which validating ones there are, and how a review is answered.
 
 kube-apiserver puts ``admission webhook "NAME" denied the request: `` before our text and keeps our code, reason and
-causes. What is checked is in ``vm_validation`` and ``datavolume_validation``. A webhook has no side effects, so
-dry runs pass through it.
+causes. What is checked is in ``vm_validation``, ``vmi_validation`` and ``datavolume_validation``. A webhook has no side
+effects, so dry runs pass through it.
 """
 
 from __future__ import annotations
@@ -12,25 +12,21 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from e2e.lab.kubevirt import datavolume_validation, vm_validation
+from e2e.lab.kubevirt import datavolume_validation, vm_validation, vmi_mutation, vmi_validation
 from e2e.lab.kubevirt.caching import Cluster
 from e2e.lab.kubevirt.causes import Cause
-from e2e.lab.kubevirt.resources import DATA_VOLUME, VM, VMI, Object, Resource
+from e2e.lab.kubevirt.resources import DATA_VOLUME, VM, VMI, Object
+from e2e.lab.kubevirt.reviews import Registration, Review, Validate
 
-Validate = Callable[[Object, Object | None, Cluster], list[Cause]]
-"""Causes to refuse the new object, given the old one (None at creation); none when it is fine."""
+
+async def _validate_datavolume(review: Review) -> list[Cause]:
+    return datavolume_validation.validate(review.new, review.old, review.cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """One webhook, as it is registered and served."""
+class Webhook(Registration):
+    """One validating webhook."""
 
-    configuration: str
-    name: str
-    path: str
-    resource: Resource
-    versions: Sequence[str]
-    operations: Sequence[str]
     validate: Validate
 
 
@@ -46,12 +42,22 @@ WEBHOOKS = (
     ),
     Webhook(
         configuration="virt-api-validator",
+        name="kubevirt-crd-status-validator.kubevirt.io",
+        path="/status-validate",
+        resource=VM,
+        subresource="/status",
+        versions=("v1", "v1alpha3"),
+        operations=("CREATE", "UPDATE"),
+        validate=vm_validation.validate_vm_status,
+    ),
+    Webhook(
+        configuration="virt-api-validator",
         name="virtualmachineinstances-update-validator.kubevirt.io",
         path="/virtualmachineinstances-validate-update",
         resource=VMI,
         versions=("v1", "v1alpha3"),
         operations=("UPDATE",),
-        validate=vm_validation.validate_vmi_update,
+        validate=vmi_validation.validate_vmi_update,
     ),
     Webhook(
         configuration="cdi-api-datavolume-validate",
@@ -60,30 +66,37 @@ WEBHOOKS = (
         resource=DATA_VOLUME,
         versions=("v1beta1",),
         operations=("CREATE", "UPDATE"),
-        validate=datavolume_validation.validate,
+        validate=_validate_datavolume,
     ),
 )
 
 
-def routes(cluster: Cluster) -> list[web.RouteDef]:
-    """The webhooks' routes for the TLS server."""
-    return [web.post(webhook.path, _handler(webhook, cluster)) for webhook in WEBHOOKS]
+def routes(cluster: Cluster, group: str) -> list[web.RouteDef]:
+    """The routes of the webhooks for the resources of this API group, which one TLS server has."""
+    served = [webhook for webhook in WEBHOOKS if webhook.resource.group == group]
+    mutators = [vmi_mutation.route()] if group == vmi_mutation.MUTATOR.resource.group else []
+    return [*mutators, *(web.post(webhook.path, _handler(webhook, cluster)) for webhook in served)]
 
 
 def _handler(webhook: Webhook, cluster: Cluster) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def review(request: web.Request) -> web.StreamResponse:
         asked = (await request.json())["request"]
-        causes = webhook.validate(asked["object"], asked.get("oldObject"), cluster)
-        return web.json_response(
-            {
-                "apiVersion": "admission.k8s.io/v1",
-                "kind": "AdmissionReview",
-                "response": {"uid": asked["uid"], "allowed": not causes}
-                | ({"status": refusal(causes)} if causes else {}),
-            }
+        causes = await webhook.validate(
+            Review(new=asked["object"], old=asked.get("oldObject"), user=asked["userInfo"]["username"], cluster=cluster)
         )
+        return web.json_response(answer(asked, refusal(causes) if causes else None))
 
     return review
+
+
+def answer(asked: Object, status: Object | None) -> Object:
+    """The review that admits what was asked, or refuses it with the Status."""
+    refused = {"status": status} if status else {}
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": asked["uid"], "allowed": not refused, **refused},
+    }
 
 
 def refusal(causes: Sequence[Cause]) -> Object:

@@ -1,51 +1,32 @@
 """How CDI turns a DataVolume's spec into the spec of its claim, by storage class and StorageProfile.
 
-Source: CDI pkg/controller/datavolume and pkg/controller/storageprofile-controller.go. The surprising fact: a storage
-class that does not exist is no failure; with access modes given the claim is made and stays pending for ever.
+Source: CDI pkg/controller/datavolume. The surprising fact: a storage class that does not exist is no failure; with
+access modes given the claim is made and stays pending for ever.
 """
 
 from __future__ import annotations
 
-from e2e.lab.kubevirt.caching import Cluster
-from e2e.lab.kubevirt.quantities import bytes_of
-from e2e.lab.kubevirt.resources import (
-    CSI_DRIVER,
-    STORAGE_CLASS,
-    STORAGE_PROFILE,
-    Key,
-    Object,
-    annotations_of,
-    dig,
-)
-from e2e.lab.kubevirt.storage import PROVISIONER, provisioner_of
+import copy
 
-DEFAULTS = ("storageclass.kubevirt.io/is-default-virt-class", "storageclass.kubernetes.io/is-default-class")
+from e2e.lab.kubevirt.caching import Cluster
+from e2e.lab.kubevirt.configuration import overhead
+from e2e.lab.kubevirt.offers import default_class, provisioner_of, waits_for_consumer
+from e2e.lab.kubevirt.quantities import bytes_of
+from e2e.lab.kubevirt.resources import CSI_DRIVER, STORAGE_PROFILE, Object, annotations_of, dig
+from e2e.lab.kubevirt.scheduling import SELECTED_NODE
+from e2e.lab.kubevirt.sizes import claim_bytes
+
 MINIMUM_SIZE = "cdi.kubevirt.io/minimumSupportedPvcSize"
 USE_POPULATOR = "cdi.kubevirt.io/storage.usePopulator"
-BLOCK_SETS = [{"accessModes": [mode], "volumeMode": "Block"} for mode in ("ReadWriteMany", "ReadWriteOnce")]
+IMMEDIATE = "cdi.kubevirt.io/storage.bind.immediate.requested"
 
 
 class ClaimNotValidError(Exception):
     """No claim can be made from the spec (yet)."""
 
 
-class StorageProfiles:
-    """Gives each storage class its StorageProfile; of classes that are not ours nothing is known."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    async def reconcile(self, key: Key) -> None:
-        """Applies the profile of one storage class."""
-        storage_class = self._cluster.get(STORAGE_CLASS, key)
-        if storage_class is None:
-            return
-        body: Object = {"metadata": {"name": key[1]}}
-        status = {"storageClass": key[1], "provisioner": storage_class["provisioner"]}
-        if storage_class["provisioner"] == PROVISIONER:
-            status["claimPropertySets"] = BLOCK_SETS
-        await self._cluster.apply(STORAGE_PROFILE, {**body, "spec": {}})
-        await self._cluster.apply(STORAGE_PROFILE, {**body, "status": status}, subresource="/status")
+class NoProfileYetError(Exception):
+    """The storage class is so new that it has no StorageProfile."""
 
 
 def claim_spec(cluster: Cluster, data_volume: Object) -> Object:
@@ -53,28 +34,31 @@ def claim_spec(cluster: Cluster, data_volume: Object) -> Object:
 
     Raises:
         ClaimNotValidError: access modes are neither given nor known.
+        NoProfileYetError: see there.
     """
-    spec = data_volume["spec"]
-    if spec.get("pvc"):
-        return dict(spec["pvc"])
-    storage = dict(spec["storage"])
+    spec = copy.deepcopy(data_volume["spec"])
+    storage: Object = spec.get("pvc") or spec["storage"]
     class_name = storage.get("storageClassName") or default_class(cluster)
-    if class_name is None or provisioner_of(cluster, class_name) is None:
-        if not storage.get("accessModes"):
-            raise ClaimNotValidError("PVC spec is missing accessMode and no storageClass to choose profile")
-        return storage
-    storage["storageClassName"] = class_name
-    profile = cluster.get(STORAGE_PROFILE, ("", class_name)) or {"metadata": {"name": class_name}}
-    _complete_modes(storage, profile)
-    _raise_to_minimum(storage, profile)
+    if class_name is not None:
+        storage["storageClassName"] = class_name
+    if "pvc" not in spec:
+        _complete_modes(cluster, storage)
+        _complete_size(cluster, storage)
     return storage
 
 
-def _complete_modes(storage: Object, profile: Object) -> None:
+def _complete_modes(cluster: Cluster, storage: Object) -> None:
     """Takes access modes and volume mode from the first of the profile's sets that agrees with what is given."""
-    sets = dig(profile, "status", "claimPropertySets", default=[])
+    class_name = storage.get("storageClassName")
     modes, volume_mode = storage.get("accessModes"), storage.get("volumeMode")
-    for known in sets:
+    if class_name is None or provisioner_of(cluster, class_name) is None:
+        if not modes:
+            raise ClaimNotValidError("PVC spec is missing accessMode and no storageClass to choose profile")
+        return
+    known_modes = _profile(cluster, class_name).get("status")
+    if known_modes is None:
+        raise NoProfileYetError
+    for known in known_modes.get("claimPropertySets", []):
         if modes and not set(modes) <= set(known["accessModes"]):
             continue
         if volume_mode and volume_mode != known["volumeMode"]:
@@ -83,24 +67,25 @@ def _complete_modes(storage: Object, profile: Object) -> None:
         storage.setdefault("volumeMode", known["volumeMode"])
         return
     if not modes:
-        raise ClaimNotValidError(f"no accessMode specified in StorageProfile {profile['metadata']['name']}")
+        raise ClaimNotValidError(f"no accessMode specified in StorageProfile {class_name}")
 
 
-def _raise_to_minimum(storage: Object, profile: Object) -> None:
-    minimum = annotations_of(profile).get(MINIMUM_SIZE)
+def _complete_size(cluster: Cluster, storage: Object) -> None:
+    """A file system gets room for itself, and no claim is smaller than the class supports."""
     asked = dig(storage, "resources", "requests", "storage")
-    if minimum and asked and bytes_of(asked) < bytes_of(minimum):
-        storage["resources"] = {"requests": {"storage": minimum}}
+    if asked is None:
+        return
+    class_name = storage.get("storageClassName")
+    if storage.get("volumeMode", "Filesystem") == "Filesystem":
+        asked = str(claim_bytes(bytes_of(asked), overhead(cluster, class_name)))
+    minimum = annotations_of(_profile(cluster, class_name)).get(MINIMUM_SIZE)
+    if minimum and bytes_of(asked) < bytes_of(minimum):
+        asked = minimum
+    storage["resources"]["requests"]["storage"] = asked
 
 
-def default_class(cluster: Cluster) -> str | None:
-    """The default class for virtual machines, else the default one, else None."""
-    for annotation in DEFAULTS:
-        for storage_class in cluster.find(STORAGE_CLASS):
-            if annotations_of(storage_class).get(annotation) == "true":
-                name: str = storage_class["metadata"]["name"]
-                return name
-    return None
+def _profile(cluster: Cluster, class_name: str | None) -> Object:
+    return cluster.get(STORAGE_PROFILE, ("", class_name or "")) or {"metadata": {}}
 
 
 def uses_populator(cluster: Cluster, data_volume: Object, class_name: str | None) -> bool:
@@ -110,3 +95,11 @@ def uses_populator(cluster: Cluster, data_volume: Object, class_name: str | None
         return overruled == "true"
     provisioner = provisioner_of(cluster, class_name) if class_name else None
     return provisioner is not None and cluster.get(CSI_DRIVER, ("", provisioner)) is not None
+
+
+def lacks_consumer(cluster: Cluster, claim: Object) -> bool:
+    """Whether CDI leaves the claim alone until a pod that uses it has been given a node."""
+    marks = annotations_of(claim)
+    if dig(claim, "status", "phase") == "Bound" or IMMEDIATE in marks or SELECTED_NODE in marks:
+        return False
+    return waits_for_consumer(cluster, claim["spec"].get("storageClassName"))

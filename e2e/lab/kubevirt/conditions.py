@@ -22,3 +22,8 @@ def set_condition(status: Object, kind: str, *, value: bool, reason: str = "", m
 def drop_condition(status: Object, kind: str) -> None:
     """Removes the condition; that there is none is not an error."""
     status["conditions"] = [each for each in status.get("conditions", []) if each["type"] != kind]
+
+
+def has_condition(status: Object, kind: str) -> bool:
+    """Whether the condition is there and true."""
+    return any((each["type"], each["status"]) == (kind, "True") for each in status.get("conditions", []))

@@ -1,7 +1,8 @@
 """Requests to kube-apiserver, in paths and decoded JSON: one function for answers, one for watches.
 
 The kubeconfig is read by kubernetes_asyncio; requests go over aiohttp directly, because the stand-in passes
-kube-apiserver's own Status objects on to its callers, as virt-api does, and keeps watch streams of its own.
+kube-apiserver's own Status objects on to its callers, as virt-api does, and keeps watch streams of its own. It acts as
+an account of KubeVirt's, so that the webhooks can tell its writes from everybody else's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 30  # short, so that a watch that has fallen silent is missed for half a minute at most
 FIRST_ERROR_STATUS = 400
 FIELD_OWNER = "kubevirt-stand-in"
+ACCOUNT = "system:serviceaccount:kubevirt:kubevirt-controller"
+ADMINISTRATORS = "system:masters"
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -140,7 +143,9 @@ async def connect(kubeconfig: Path) -> AsyncIterator[Connection]:
     if configuration.cert_file:
         trust.load_cert_chain(configuration.cert_file, configuration.key_file)
     token = await configuration.get_api_key_with_prefix("BearerToken")
-    headers = {"Authorization": token} if token else {}
+    headers = {"Impersonate-User": ACCOUNT, "Impersonate-Group": ADMINISTRATORS}
+    if token:
+        headers["Authorization"] = token
     # Watch lines carry whole objects, which are longer than aiohttp's usual lines.
     async with aiohttp.ClientSession(headers=headers, read_bufsize=2**22) as session:
         yield Connection(session, str(configuration.host), trust)

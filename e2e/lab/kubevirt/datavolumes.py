@@ -1,8 +1,8 @@
-"""DataVolumes: CDI's loop from a blank source to a populated claim of the same name.
+"""DataVolumes: CDI's loop from a DataVolume to a claim of the same name, and what it tells about it in its status.
 
-Source: CDI pkg/controller/datavolume. The importer is a real Pod, run by the infra Node. For a CSI class the claim
-carries a ``dataSourceRef`` and stays Pending until the importer is done, as with CDI's populators; the second claim
-that CDI makes meanwhile (``prime-…``) is not modelled. Other sources than blank are accepted and never finish.
+Source: CDI pkg/controller/datavolume. The claim is filled elsewhere (``importing``), which annotates it; phase and
+conditions follow from the claim alone. Almost nothing is a failure: what cannot be done now shows in the conditions
+and is tried again for ever. Claims with other sources than an import's are made and never filled.
 """
 
 from __future__ import annotations
@@ -11,14 +11,33 @@ import copy
 from dataclasses import dataclass
 
 from e2e.lab.kubevirt.caching import Cluster
-from e2e.lab.kubevirt.claims import USE_POPULATOR, ClaimNotValidError, claim_spec, default_class, uses_populator
+from e2e.lab.kubevirt.claims import (
+    USE_POPULATOR,
+    ClaimNotValidError,
+    NoProfileYetError,
+    claim_spec,
+    lacks_consumer,
+    uses_populator,
+)
 from e2e.lab.kubevirt.conditions import set_condition
 from e2e.lab.kubevirt.connection import ApiError
+from e2e.lab.kubevirt.importing import IMPORTS, exceeds_quota
+from e2e.lab.kubevirt.marks import (
+    BOUND,
+    CONTENT_TYPE,
+    IMPORT_SOURCE_MARK,
+    POD_PHASE,
+    QUOTA_EXCEEDED,
+    RESTARTS,
+    RUNNING,
+    told,
+)
+from e2e.lab.kubevirt.reconciling import Pauses
 from e2e.lab.kubevirt.recording import Recorder
 from e2e.lab.kubevirt.resources import (
     CLAIM,
     DATA_VOLUME,
-    POD,
+    IMPORT_SOURCE,
     Key,
     Object,
     annotations_of,
@@ -30,33 +49,39 @@ from e2e.lab.kubevirt.resources import (
     owner_reference,
     uid_of,
 )
-from e2e.lab.kubevirt.storage import POD_PHASE, POPULATED_BY
+from e2e.lab.kubevirt.settings import Durations
 
-IMPORTER_IMAGE = "kubevirt/cdi-importer:v1.66.0"
-IMPORTER_LABELS = {"app": "containerized-data-importer", "cdi.kubevirt.io": "importer"}
 CLAIM_LABELS = {"app": "containerized-data-importer", "app.kubernetes.io/managed-by": "cdi-controller"}
-RETRY_SECONDS = 1.0
-FORBIDDEN = 403
+PHASES = {"Pending": "ImportScheduled", "Running": "ImportInProgress", "Failed": "Failed"}
+"""The DataVolume's phase by that of the importer pod, until the import has succeeded."""
+
+Condition = tuple[bool, str, str]  # value, reason, message
+NONE: Condition = (False, "", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a DataVolume is: its phase and its conditions, each a value, a reason and a message."""
+    """How far a DataVolume is: its phase and its conditions."""
 
     phase: str
-    bound: tuple[bool, str, str]
-    running: tuple[bool, str, str] = (False, "", "")
-    ready: tuple[bool, str, str] = (False, "", "")
+    bound: Condition
+    running: Condition = NONE
     claim: str = ""
     progress: str = "N/A"
-    again: float | None = None
+    restarts: int | None = None
+    again: bool = False
+
+    @property
+    def ready(self) -> Condition:
+        return self.phase == "Succeeded", "TransferRunning" if self.phase == "ImportInProgress" else "", ""
 
 
 class DataVolumes:
     """Reconciles DataVolumes."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, durations: Durations) -> None:
         self._cluster = cluster
+        self._pauses = Pauses(durations.retry)
         self._recorder = Recorder(cluster, "datavolume-import-controller")
 
     async def reconcile(self, key: Key) -> float | None:
@@ -66,7 +91,10 @@ class DataVolumes:
             return None
         progress = await self._advance(volume)
         await self._report(volume, progress)
-        return progress.again
+        if progress.again:
+            return self._pauses.longer(uid_of(volume))
+        self._pauses.forget(uid_of(volume))
+        return None
 
     async def _advance(self, volume: Object) -> Progress:
         claim = self._cluster.get(CLAIM, key_of(volume))
@@ -75,101 +103,75 @@ class DataVolumes:
             return Progress(phase=phase, bound=(False, "NotFound", "No PVC found"))
         if claim is None:
             return await self._create_claim(volume, phase)
-        name = key_of(volume)[1]
         if not controlled_by(claim, volume):
             reason = "ErrResourceMarkedForDeletion" if deleting(claim) else "ErrResourceExists"
             what = "marked for deletion" if deleting(claim) else "already exists and is not managed by DataVolume"
-            return Progress(phase=phase, bound=(False, reason, f'Resource "{name}" {what}'), again=RETRY_SECONDS)
+            message = f'Resource "{key_of(volume)[1]}" {what}'
+            return Progress(phase=phase, bound=(False, reason, message), again=True)
+        return self._judge(volume, claim)
+
+    async def _create_claim(self, volume: Object, phase: str) -> Progress:
+        try:
+            spec = claim_spec(self._cluster, volume)
+            populated = self._is_populated(volume, spec)
+            if populated:
+                await self._create_source(volume)
+            await self._cluster.create(CLAIM, _claim(volume, spec, populated=populated))
+        except NoProfileYetError:
+            return Progress(phase=phase, bound=(False, "NotFound", "No PVC found"), again=True)
+        except ClaimNotValidError as error:
+            return Progress(phase=phase, bound=(False, "ErrClaimNotValid", str(error)), again=True)
+        except ApiError as error:
+            if not exceeds_quota(error):
+                raise
+            return Progress(phase="Pending", bound=(False, QUOTA_EXCEEDED, error.message), again=True)
+        name = key_of(volume)[1]
+        return Progress(phase="Pending", bound=(False, "Pending", f"PVC {name} Pending"), claim=name)
+
+    def _is_populated(self, volume: Object, spec: Object) -> bool:
+        """Whether CDI's own populator fills the claim; a claim with a data source has another one."""
+        named = spec.get("dataSource") or spec.get("dataSourceRef")
+        return not named and uses_populator(self._cluster, volume, spec.get("storageClassName"))
+
+    async def _create_source(self, volume: Object) -> None:
+        """The object that tells the populator what to fill the claim with."""
+        key = (key_of(volume)[0], _source_name(volume))
+        if self._cluster.get(IMPORT_SOURCE, key) is not None:
+            return
+        metadata = {"namespace": key[0], "name": key[1], "ownerReferences": [owner_reference(DATA_VOLUME, volume)]}
+        source = {"source": volume["spec"].get("source", {}), "contentType": "kubevirt"}
+        await self._cluster.create(IMPORT_SOURCE, {"metadata": metadata, "spec": source})
+
+    def _judge(self, volume: Object, claim: Object) -> Progress:
+        name = key_of(volume)[1]
         claim_phase = dig(claim, "status", "phase", default="Pending")
         if claim_phase == "Lost":
             return Progress(phase="Failed", bound=(False, "ClaimLost", "Claim Lost"), claim=name)
         is_bound = claim_phase == "Bound"
-        bound = (True, "Bound", f"PVC {name} Bound") if is_bound else (False, "Pending", f"PVC {name} Pending")
-        return await self._import(volume, claim, is_bound=is_bound, bound=bound)
-
-    async def _create_claim(self, volume: Object, phase: str) -> Progress:
-        try:
-            await self._cluster.create(CLAIM, self._claim(volume))
-        except ClaimNotValidError as error:
-            return Progress(phase=phase, bound=(False, "ErrClaimNotValid", str(error)), again=RETRY_SECONDS)
-        except ApiError as error:
-            if not _exceeds_quota(error):
-                raise
-            bound = (False, "ErrExceededQuota", error.message)
-            return Progress(phase="Pending", bound=bound, again=RETRY_SECONDS)
-        name = key_of(volume)[1]
-        return Progress(phase="Pending", bound=(False, "Pending", f"PVC {name} Pending"), claim=name)
-
-    async def _import(self, volume: Object, claim: Object, *, is_bound: bool, bound: tuple[bool, str, str]) -> Progress:
-        name = key_of(volume)[1]
-        populated = dig(claim, "spec", "dataSourceRef", "kind") == POPULATED_BY
-        pod = self._cluster.get(POD, (key_of(volume)[0], importer_name(claim)))
-        if annotations_of(claim).get(POD_PHASE) == "Succeeded":
-            return await self._after_import(pod, Progress(phase="", bound=bound, claim=name), is_bound=is_bound)
-        waiting = Progress(phase="PVCBound" if is_bound and not populated else "Pending", bound=bound, claim=name)
-        if "blank" not in (dig(volume, "spec", "source") or {}) or not (populated or is_bound):
-            return waiting
-        if pod is None:
-            return await self._create_importer(claim, waiting)
-        pod_phase = pod["status"]["phase"]
-        if pod_phase == "Succeeded":
-            await self._cluster.patch(CLAIM, key_of(claim), {"metadata": {"annotations": {POD_PHASE: pod_phase}}})
-        if pod_phase == "Pending":
-            return Progress(phase="ImportScheduled", bound=bound, claim=name)
-        running = (True, "Pod is running", "") if pod_phase == "Running" else (False, "Completed", "Import Complete")
-        ready = (False, "TransferRunning", "")
-        return Progress(phase="ImportInProgress", bound=bound, claim=name, running=running, ready=ready)
-
-    async def _create_importer(self, claim: Object, waiting: Progress) -> Progress:
-        try:
-            await self._cluster.create(POD, _importer(claim))
-        except ApiError as error:
-            if not _exceeds_quota(error):
-                raise
-            return Progress(
-                phase=waiting.phase,
-                bound=waiting.bound,
-                claim=waiting.claim,
-                running=(False, "ErrExceededQuota", error.message),
-                again=RETRY_SECONDS,
-            )
-        return Progress(phase="ImportScheduled", bound=waiting.bound, claim=waiting.claim)
-
-    async def _after_import(self, pod: Object | None, so_far: Progress, *, is_bound: bool) -> Progress:
-        """The importer is done; the DataVolume is when its claim is bound."""
-        if pod is not None and is_bound and not deleting(pod):
-            await self._cluster.delete(POD, pod, now=True)
+        done = annotations_of(claim).get(POD_PHASE) == "Succeeded"
+        restarts = annotations_of(claim).get(RESTARTS)
+        bound = (True, "Bound", f"PVC {name} Bound") if is_bound else _unbound(claim)
+        running = (False, "Completed", "Import Complete") if done else told(claim, RUNNING)
         return Progress(
-            phase="Succeeded" if is_bound else "ImportInProgress",
-            bound=so_far.bound,
-            claim=so_far.claim,
-            running=(False, "Completed", "Import Complete"),
-            ready=(is_bound, "" if is_bound else "TransferRunning", ""),
-            progress="100.0%",
+            phase=self._phase(volume, claim, is_bound=is_bound, done=done),
+            bound=bound,
+            running=running,
+            claim=name,
+            progress="100.0%" if done else "N/A",
+            restarts=int(restarts) if restarts is not None else None,
         )
 
-    def _claim(self, volume: Object) -> Object:
-        """The claim: named, labelled and annotated as the DataVolume is at this moment."""
-        namespace, name = key_of(volume)
-        spec = claim_spec(self._cluster, volume)
-        populated = uses_populator(self._cluster, volume, spec.get("storageClassName") or default_class(self._cluster))
-        if populated:
-            spec["dataSourceRef"] = {
-                "apiGroup": DATA_VOLUME.group,
-                "kind": POPULATED_BY,
-                "name": f"volume-import-source-{uid_of(volume)}",
-            }
-        marks = {"cdi.kubevirt.io/storage.contentType": "kubevirt", USE_POPULATOR: "true" if populated else "false"}
-        return {
-            "metadata": {
-                "namespace": namespace,
-                "name": name,
-                "labels": {**CLAIM_LABELS, **labels_of(volume)},
-                "annotations": {**annotations_of(volume), **marks},
-                "ownerReferences": [owner_reference(DATA_VOLUME, volume)],
-            },
-            "spec": spec,
-        }
+    def _phase(self, volume: Object, claim: Object, *, is_bound: bool, done: bool) -> str:
+        if is_bound and (done or _has_other_populator(volume)):
+            return "Succeeded"
+        populated = dig(claim, "spec", "dataSourceRef", "kind") == IMPORT_SOURCE.kind
+        if not is_bound and lacks_consumer(self._cluster, claim):
+            return "PendingPopulation" if populated else "WaitForFirstConsumer"
+        if done:
+            return "ImportInProgress"
+        if told(claim, BOUND)[1] == QUOTA_EXCEEDED:
+            return "Pending"
+        return PHASES.get(annotations_of(claim).get(POD_PHASE, ""), "PVCBound" if is_bound else "Pending")
 
     async def _report(self, volume: Object, progress: Progress) -> None:
         old = volume.get("status", {})
@@ -177,6 +179,8 @@ class DataVolumes:
         status |= {"phase": progress.phase, "progress": progress.progress}
         if progress.claim:
             status["claimName"] = progress.claim
+        if progress.restarts is not None:
+            status["restartCount"] = progress.restarts
         for kind, (value, reason, message) in (
             ("Bound", progress.bound),
             ("Running", progress.running),
@@ -196,35 +200,43 @@ class DataVolumes:
             await self._recorder.record(DATA_VOLUME, volume, reason=progress.phase, message=text)
 
 
-def importer_name(claim: Object) -> str:
-    """The importer pod that populates the claim."""
-    return f"importer-prime-{uid_of(claim)}"
-
-
-def _importer(claim: Object) -> Object:
+def _claim(volume: Object, spec: Object, *, populated: bool) -> Object:
+    """The claim: named, labelled and annotated as the DataVolume is at this moment."""
+    namespace, name = key_of(volume)
+    marks = {CONTENT_TYPE: "kubevirt", USE_POPULATOR: "true" if populated else "false"}
+    source = next(iter(volume["spec"].get("source") or {}), "")
+    if populated:
+        spec["dataSourceRef"] = {
+            "apiGroup": IMPORT_SOURCE.group,
+            "kind": IMPORT_SOURCE.kind,
+            "name": _source_name(volume),
+        }
+    elif source in IMPORTS:
+        marks[IMPORT_SOURCE_MARK] = source
     return {
         "metadata": {
-            "namespace": key_of(claim)[0],
-            "name": importer_name(claim),
-            "labels": IMPORTER_LABELS,
-            "ownerReferences": [owner_reference(CLAIM, claim)],
+            "namespace": namespace,
+            "name": name,
+            "labels": {**CLAIM_LABELS, **labels_of(volume)},
+            "annotations": {**annotations_of(volume), **marks},
+            "ownerReferences": [owner_reference(DATA_VOLUME, volume)],
         },
-        "spec": {
-            "automountServiceAccountToken": False,
-            "restartPolicy": "OnFailure",
-            "containers": [
-                {
-                    "name": "importer",
-                    "image": IMPORTER_IMAGE,
-                    "resources": {
-                        "requests": {"cpu": "100m", "memory": "60M"},
-                        "limits": {"cpu": "750m", "memory": "600M"},
-                    },
-                }
-            ],
-        },
+        "spec": spec,
     }
 
 
-def _exceeds_quota(error: ApiError) -> bool:
-    return error.status == FORBIDDEN and "exceeded quota" in error.message
+def _source_name(volume: Object) -> str:
+    return f"volume-import-source-{uid_of(volume)}"
+
+
+def _has_other_populator(volume: Object) -> bool:
+    return not volume["spec"].get("source") and not volume["spec"].get("sourceRef")
+
+
+def _unbound(claim: Object) -> Condition:
+    """Why the claim is not bound: CDI's own trouble, or what was last said about the populator's claim."""
+    _, reason, message = told(claim, BOUND)
+    name = key_of(claim)[1]
+    if reason == QUOTA_EXCEEDED:
+        return False, reason, message
+    return False, "Pending", f"target PVC {name} Pending and {message}" if message else f"PVC {name} Pending"

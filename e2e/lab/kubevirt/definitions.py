@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from e2e.lab.kubevirt.resources import DATA_VOLUME, STORAGE_PROFILE, VM, VMI, Object, Resource
+from e2e.lab.kubevirt.resources import (
+    CDI,
+    CDI_CONFIG,
+    DATA_VOLUME,
+    IMPORT_SOURCE,
+    KUBEVIRT,
+    STORAGE_PROFILE,
+    VM,
+    VMI,
+    Object,
+    Resource,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +71,14 @@ class Definition:
 
 DEFINITIONS = (
     Definition(
+        resource=KUBEVIRT,
+        singular="kubevirt",
+        short_names=("kv", "kvs"),
+        versions=("v1", "v1alpha3"),
+        status_subresource=True,
+        columns=(("Phase", ".status.phase", "string"),),
+    ),
+    Definition(
         resource=VM,
         singular="virtualmachine",
         short_names=("vm", "vms"),
@@ -94,6 +113,27 @@ DEFINITIONS = (
             ("Progress", ".status.progress", "string"),
             ("Restarts", ".status.restartCount", "integer"),
         ),
+    ),
+    Definition(
+        resource=IMPORT_SOURCE,
+        singular="volumeimportsource",
+        versions=("v1beta1",),
+        status_subresource=True,
+        categories=(),
+    ),
+    Definition(
+        resource=CDI,
+        singular="cdi",
+        short_names=("cdis",),
+        versions=("v1beta1",),
+        status_subresource=True,
+    ),
+    Definition(
+        resource=CDI_CONFIG,
+        singular="cdiconfig",
+        versions=("v1beta1",),
+        status_subresource=True,
+        categories=(),
     ),
     Definition(
         resource=STORAGE_PROFILE,

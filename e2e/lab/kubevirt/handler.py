@@ -1,51 +1,66 @@
-"""virt-handler's part of a VMI's life: the machine is started and stopped, disks are plugged and unplugged for real.
+"""virt-handler's part of a VMI's life: the machine is started and stopped, volumes are mounted and unmounted.
 
-Source: KubeVirt pkg/virt-handler/vm.go and pkg/virt-launcher/virtwrap/manager.go. Detaches go before attaches, and the
-first disk that the hypervisor refuses ends the round: later disks of that VM wait with it. The surprising fact: a VM
-with hot-plugs in its spec is not started before all of them are mounted, so one that never comes keeps it from booting.
+Source: KubeVirt pkg/virt-handler/vm.go. Detaches go before attaches. The surprising facts: a VM with hot-plugs in its
+spec is not started before all of them are mounted, so one that never comes keeps it from booting (since v1.6); and
+while a machine is being migrated, nothing is done for it.
 
 Machines are called by the VM's name alone, so names must be unique in the management cluster.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import string
 from collections.abc import Iterator
-from pathlib import Path
 
-from e2e.lab.kubevirt.attachments import phase_events
+from e2e.lab.kubevirt.backing import Backing
 from e2e.lab.kubevirt.caching import Cluster
-from e2e.lab.kubevirt.conditions import set_condition
-from e2e.lab.kubevirt.disks import bus_of, by_name, disks_of, hotplugs_of, is_hotplug, volumes_of
+from e2e.lab.kubevirt.conditions import drop_condition, has_condition, set_condition
+from e2e.lab.kubevirt.disks import bus_of, by_name, claim_name, disks_of, hotplugs_of, is_hotplug, volumes_of
+from e2e.lab.kubevirt.domain import PLUGGED, Domain, hotplug_entries
+from e2e.lab.kubevirt.gates import gates_of
+from e2e.lab.kubevirt.instances import FINAL_PHASES
+from e2e.lab.kubevirt.migrations import in_progress, judge_migratable
 from e2e.lab.kubevirt.reconciling import Stopwatch, soonest
 from e2e.lab.kubevirt.recording import Recorder
-from e2e.lab.kubevirt.resources import VMI, Key, Object, deleting, dig, key_of, uid_of
+from e2e.lab.kubevirt.resources import VM, VMI, Key, Object, deleting, dig, key_of, uid_of
 from e2e.lab.kubevirt.settings import Durations
-from e2e.lab.kubevirt.storage import image_of
-from e2e.lab.machines import Disk, MachineError, Machines
+from e2e.lab.kubevirt.volume_status import phase_events
+from e2e.lab.machines import MachineError, Machines
 
-PLUGGED = ("Ready", "MountedToPod")
 MOUNTABLE = ("Pending", "Bound", "AttachedToNode")
 UNMOUNTABLE = ("Ready", "MountedToPod", "AttachedToNode")
+FIRST_WAITING = (1, 6)  # the version since which the start waits for hot-plugs
+SHUTDOWN = "lab.csi.kubevirt.io/guest-shutdown"
 
 
 class Handler:
     """Reconciles VMIs as virt-handler does."""
 
-    def __init__(self, cluster: Cluster, machines: Machines, *, storage: Path, durations: Durations) -> None:
+    def __init__(
+        self, cluster: Cluster, machines: Machines, backing: Backing, *, domain: Domain, durations: Durations
+    ) -> None:
         self._cluster = cluster
         self._machines = machines
-        self._storage = storage
+        self._backing = backing
+        self._domain = domain
         self._durations = durations
         self._recorder = Recorder(cluster, "virt-handler")
         self._steps = Stopwatch()
+        self._started: dict[str, str] = {}  # the VMI's uid for which this process has started the machine
 
     async def reconcile(self, key: Key) -> float | None:
         """Takes machine and disks one step further and reports it in the VMI."""
         instance = self._cluster.get(VMI, key)
         phase = dig(instance, "status", "phase")
-        if instance is None or phase not in ("Scheduled", "Running"):
+        if instance is None or self._backing.faults(instance).virt_handler_down:
+            return None
+        if phase in FINAL_PHASES:
+            await self._machines.stop(key[1])
+            self._forget(instance)
+            return None
+        if phase not in ("Scheduled", "Running"):
             return None
         new = copy.deepcopy(instance)
         try:
@@ -62,128 +77,126 @@ class Handler:
 
     async def _advance(self, instance: Object) -> float | None:
         """Changes ``instance`` as far as it comes; what was done before a MachineError stays in it."""
-        name = key_of(instance)[1]
-        status = instance["status"]
         if deleting(instance):
-            await self._machines.stop(name)
-            self._steps.forget(uid_of(instance))
-            status["phase"] = "Succeeded"
-            set_condition(status, "Ready", value=False, reason="GuestNotRunning")
-            return None
-        if status["phase"] == "Scheduled":
-            return soonest(self._mount(instance), await self._start(instance))
-        if not self._machines.running(name):
-            status["phase"] = "Failed"
-            set_condition(status, "Ready", value=False, reason="GuestNotRunning")
-            return None
+            return await self._end(instance, phase="Succeeded")
+        if instance["status"]["phase"] == "Scheduled":
+            return soonest(await self._mount(instance), await self._start(instance))
+        if self._backing.faults(instance).guest_shutdown:
+            return await self._shut_down(instance)
+        if not self._machines.running(key_of(instance)[1]):
+            return await self._end(instance, phase="Failed")
+        return await self._keep_running(instance)
+
+    async def _keep_running(self, instance: Object) -> float | None:
+        if in_progress(instance):
+            return self._durations.machine_checked
+        judge_migratable(instance)
+        await self._pause(instance)
+        status = instance["status"]
         before = copy.deepcopy(status.get("volumeStatus"))
-        again = soonest(await self._unplug(instance), self._mount(instance))
+        self._domain.notice_lost(instance)
+        again = soonest(await self._unplug(instance), await self._mount(instance))
         if status.get("volumeStatus") != before:
             return 0.0  # what has been reached is told before the next, perhaps long, step
-        return soonest(again, await self._plug(instance), self._durations.machine_checked)
+        await self._domain.resize(instance)
+        return soonest(again, await self._domain.plug(instance), self._durations.machine_checked)
+
+    async def _pause(self, instance: Object) -> None:
+        """Stops the guest or lets it go on, as is ordered. Its volumes come and go all the same."""
+        wanted = self._backing.faults(instance).paused
+        if wanted == has_condition(instance["status"], "Paused"):
+            return
+        await self._machines.set_paused(key_of(instance)[1], paused=wanted)
+        if wanted:
+            text = "VMI was paused by user"
+            set_condition(instance["status"], "Paused", value=True, reason="PausedByUser", message=text)
+        else:
+            drop_condition(instance["status"], "Paused")
+
+    async def _end(self, instance: Object, *, phase: str) -> float | None:
+        """The machine is off from here on."""
+        await self._machines.stop(key_of(instance)[1])
+        self._forget(instance)
+        instance["status"]["phase"] = phase
+        set_condition(instance["status"], "Ready", value=False, reason="GuestNotRunning")
+        return None
+
+    async def _shut_down(self, instance: Object) -> float | None:
+        """The guest powers itself off, as was ordered at the VM; the order is taken away before the VM can restart."""
+        await self._cluster.patch(VM, key_of(instance), {"metadata": {"annotations": {SHUTDOWN: None}}})
+        return await self._end(instance, phase="Succeeded")
+
+    def _forget(self, instance: Object) -> None:
+        self._steps.forget(uid_of(instance))
+        self._domain.forget(instance)
 
     async def _start(self, instance: Object) -> float | None:
         entries = by_name(dig(instance, "status", "volumeStatus", default=[]))
-        for volume in hotplugs_of(instance["spec"]):
-            if entries.get(volume["name"], {}).get("phase") not in PLUGGED:
-                return None
-        left = self._left(instance, self._durations.machine_start, "start")
+        if gates_of(self._cluster).version >= FIRST_WAITING:
+            for volume in hotplugs_of(instance["spec"]):
+                if entries.get(volume["name"], {}).get("phase") not in PLUGGED:
+                    return None
+        left = self._steps.left(self._durations.machine_start, uid_of(instance), "start")
         if left:
             return left
-        await self._machines.start(key_of(instance)[1])
+        name = key_of(instance)[1]
+        if self._started.get(name) != uid_of(instance):
+            await self._machines.stop(name)  # what a VMI that ended without its handler has left running
+        await self._machines.start(name)
+        self._started[name] = uid_of(instance)
         instance["status"]["phase"] = "Running"
         set_condition(instance["status"], "Ready", value=True)
-        for name, target in _permanent_targets(instance["spec"]):
-            if name in entries:
-                entries[name]["target"] = target
+        for disk, target in _permanent_targets(instance["spec"]):
+            if disk in entries:
+                entries[disk]["target"] = target
         return None
 
     async def _unplug(self, instance: Object) -> float | None:
-        """Takes disks away that have left the spec."""
+        """Takes disks away that have left the spec, and unmounts their volumes."""
         in_spec = by_name(volumes_of(instance["spec"]))
         pauses = []
         for entry in dig(instance, "status", "volumeStatus", default=[]):
             name = entry["name"]
             if name in in_spec or "hotplugVolume" not in entry or entry["phase"] not in UNMOUNTABLE:
                 continue
-            await self._machines.unplug(key_of(instance)[1], name)
-            entry["target"] = ""
-            left = self._left(instance, self._durations.volume_unmounted, name, "unmounted")
+            left = await self._domain.unplug(instance, entry)
             if left:
                 pauses.append(left)
                 continue
             self._steps.forget(uid_of(instance), name)
+            self._domain.forget(instance, name)
             entry |= {
                 "phase": "UnMountedFromPod",
                 "reason": "VolumeUnMountedFromPod",
                 "message": f"Volume {name} has been unmounted from virt-launcher pod",
             }
+        await self._domain.unplug_strangers(instance)
         return soonest(*pauses)
 
-    def _mount(self, instance: Object) -> float | None:
+    async def _mount(self, instance: Object) -> float | None:
         """Mounts the volumes whose attachment pod is ready."""
         pauses = []
-        for entry in self._hotplug_entries(instance):
-            pod = dig(entry, "hotplugVolume", "attachPodUID")
+        for volume, entry in hotplug_entries(instance):
+            name, pod = entry["name"], dig(entry, "hotplugVolume", "attachPodUID")
             if entry["phase"] not in MOUNTABLE or not pod:
                 continue
-            left = self._left(instance, self._durations.volume_mounted, entry["name"], "mounted", pod)
+            left = self._steps.left(self._durations.volume_mounted, uid_of(instance), name, "mounted", pod)
             if left:
                 pauses.append(left)
+                continue
+            image = self._domain.image(instance, volume)
+            if image is None or not await asyncio.to_thread(image.exists):
+                # Only CDI makes disk.img in a Filesystem claim.
+                message = f"unable to find disk image of volume {name}: {claim_name(volume)} has no disk.img"
+                await self._recorder.record(VMI, instance, reason="HotplugFailed", message=message, kind="Warning")
+                pauses.append(self._durations.retry)
                 continue
             entry |= {
                 "phase": "MountedToPod",
                 "reason": "VolumeMountedToPod",
-                "message": f"Volume {entry['name']} has been mounted in virt-launcher pod",
+                "message": f"Volume {name} has been mounted in virt-launcher pod",
             }
         return soonest(*pauses)
-
-    async def _plug(self, instance: Object) -> float | None:
-        """Plugs the mounted volumes in the order of the spec."""
-        machine = key_of(instance)[1]
-        disks = by_name(disks_of(instance["spec"]))
-        volumes = by_name(volumes_of(instance["spec"]))
-        pauses = []
-        for entry in self._hotplug_entries(instance):
-            name = entry["name"]
-            if entry["phase"] not in PLUGGED or entry.get("target"):
-                continue
-            target = await self._machines.plug(machine, self._disk(instance, volumes[name], disks[name]))
-            left = self._left(instance, self._durations.volume_ready, name, "ready")
-            if left:
-                pauses.append(left)
-                continue
-            entry |= {
-                "phase": "Ready",
-                "target": target,
-                "reason": "VolumeReady",
-                "message": f"Successfully attach hotplugged volume {name} to VM",
-            }
-        return soonest(*pauses)
-
-    def _disk(self, instance: Object, volume: Object, disk: Object) -> Disk:
-        path = image_of(self._cluster, self._storage, key_of(instance)[0], volume)
-        if path is None:
-            raise MachineError(f"{key_of(instance)[1]}: the claim of volume {volume['name']} is not bound")
-        bus = bus_of(disk)
-        return Disk(
-            name=disk["name"],
-            path=path,
-            bus="virtio" if bus == "virtio" else "scsi",
-            # libvirt gets the XML of a hot-plug in lower case, and no serial for a lun.
-            serial="" if "lun" in disk else str(disk.get("serial", "")).lower(),
-            read_only=bool(
-                dig(disk, "disk", "readonly") or dig(volume, "persistentVolumeClaim", "readOnly", default=False)
-            ),
-        )
-
-    def _hotplug_entries(self, instance: Object) -> Iterator[Object]:
-        """The status entries of the hot-plugs in the spec, in its order."""
-        entries = by_name(dig(instance, "status", "volumeStatus", default=[]))
-        return (entries[each["name"]] for each in hotplugs_of(instance["spec"]) if each["name"] in entries)
-
-    def _left(self, instance: Object, seconds: float, *step: str) -> float:
-        return self._steps.left(seconds, uid_of(instance), *step)
 
 
 def _permanent_targets(spec: Object) -> Iterator[tuple[str, str]]:

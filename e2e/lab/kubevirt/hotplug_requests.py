@@ -1,53 +1,97 @@
-"""``addvolume`` and ``removevolume`` as virt-api answers them in declarative mode.
+"""``addvolume`` and ``removevolume`` as virt-api answers them in every mode.
 
-Source: KubeVirt pkg/virt-api/rest/volumes.go. A request becomes a JSON patch of the VM's spec (or, for a VMI without
-a VM, of the VMI's), guarded by a ``test`` of both lists; what the webhooks refuse comes back as kube-apiserver says it.
-202 only means "written down".
+Source: KubeVirt pkg/virt-api/rest/volumes.go (v1.6 and later; subresource.go before). A request becomes a JSON patch
+guarded by a ``test`` of what was read: of the VMI's spec, of the VM's spec (declarative), or of the queue in the VM's
+status (legacy). What the webhooks refuse comes back as kube-apiserver says it. 202 only means "written down".
 
-Surprising facts: removevolume accepts the claim's name too, and then does nothing; any dryRun but ``["All"]`` is
-ignored, and an empty list crashes the request.
+Surprising facts: removevolume accepts the claim's name too, and then does nothing; any dryRun that does not begin with
+``All`` is ignored, and an empty list crashes the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import yaml
 
-from e2e.lab.kubevirt.connection import JSON_PATCH, ApiError, Connection
-from e2e.lab.kubevirt.disks import claim_name, disks_of, is_hotplug, volumes_of
+from e2e.lab.kubevirt.caching import Cluster
+from e2e.lab.kubevirt.connection import JSON_PATCH, ApiError
+from e2e.lab.kubevirt.gates import Gates, gates_of
 from e2e.lab.kubevirt.resources import VM, VMI, Key, Object, Resource, controller_of, dig
+from e2e.lab.kubevirt.statuses import bad_request, conflict, internal_error, not_found
+from e2e.lab.kubevirt.volume_requests import ADD, REMOVE, applied, check_against, options_of, queue_of, queued
 
 Action = Literal["addvolume", "removevolume"]
-OPTIONS = {"addvolume": "AddVolumeOptions", "removevolume": "RemoveVolumeOptions"}
+KINDS = {"addvolume": "AddVolumeOptions", "removevolume": "RemoveVolumeOptions"}
+VERBS = {"addvolume": "Add", "removevolume": "Remove"}
+SOURCES = ("dataVolume", "persistentVolumeClaim")
+GATES_NEEDED = "Enable DeclarativeHotplugVolumes or HotplugVolumes feature gate to use this API."
 NOT_FOUND = 404
-SERVER_ERROR = 500
+INVALID = 422
 
 
 class CrashError(Exception):
     """virt-api panics on such a request: the caller sees its connection dropped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """A decoded request body."""
+async def change_volume(cluster: Cluster, resource: Resource, key: Key, *, action: Action, body: bytes) -> None:
+    """Carries out a request as it came in; the gates come first, so that an impossible body matters only behind them.
 
-    name: str
-    disk: Object | None
-    source: Object | None
-    dry_run: bool
+    Raises:
+        ApiError: with the Status to answer.
+        CrashError: see there.
+    """
+    check_enabled(gates_of(cluster), action)
+    await carry_out(cluster, resource, key, read_request(action, body))
 
 
-def read_options(action: Action, body: bytes) -> Options:
-    """Decodes and checks the body, JSON or YAML.
+async def carry_out(cluster: Cluster, resource: Resource, key: Key, request: Object) -> None:
+    """Writes the request down for the VM, or makes it part of the VMI's spec.
+
+    Raises:
+        ApiError: with the Status to answer.
+        CrashError: see there.
+    """
+    gates = gates_of(cluster)
+    owner = await _read(cluster, resource, key)
+    if resource is VMI:
+        _check_instance(owner, gates)
+    try:
+        subresource, patch = _patch(resource, owner, request, gates)
+    except ValueError as error:
+        raise conflict(resource, key, str(error)) from error
+    path = resource.path(key) + subresource
+    query = {"dryRun": "All"} if _is_dry_run(request) else {}
+    try:
+        answer = await cluster.connection.request("PATCH", path, body=patch, query=query, content_type=JSON_PATCH)
+    except ApiError as error:
+        if error.status == INVALID:
+            raise
+        what = ("vm" if resource is VM else "vmi") + subresource.replace("/", " ")
+        raise internal_error(f"unable to patch {what}: {error.message}") from error
+    if not query:
+        cluster.caches[resource].absorb(answer)
+
+
+def check_enabled(gates: Gates, action: Action) -> None:
+    """Refuses the request where no gate lets it through.
+
+    Raises:
+        ApiError: 400 with the text of that version.
+    """
+    if gates.mode == "off":
+        before = f"Unable to {VERBS[action]} Volume because HotplugVolumes feature gate is not enabled."
+        raise bad_request(before if gates.scsi_only else GATES_NEEDED)
+
+
+def read_request(action: Action, body: bytes) -> Object:
+    """Decodes and checks the body, JSON or YAML; fields that the type does not have are dropped.
 
     Raises:
         ApiError: 400 with virt-api's text.
-        CrashError: see there.
     """
-    kind = OPTIONS[action]
+    kind = KINDS[action]
     try:
         document = yaml.safe_load(body)
     except yaml.YAMLError as error:
@@ -58,152 +102,68 @@ def read_options(action: Action, body: bytes) -> Options:
         raise bad_request(f"Can not unmarshal Request body to struct, error: not of type v1.{kind}")
     if not document.get("name"):
         raise bad_request(f"{kind} requires name to be set")
-    if action == "addvolume":
-        if document.get("disk") is None:
-            raise bad_request("AddVolumeOptions requires disk to not be nil")
-        if document.get("volumeSource") is None:
-            raise bad_request("AddVolumeOptions requires VolumeSource to not be nil")
-    dry_run = document.get("dryRun")
-    if dry_run == []:
+    dry_run = {"dryRun": document["dryRun"]} if document.get("dryRun") is not None else {}
+    if action == "removevolume":
+        return {REMOVE: {"name": document["name"]} | dry_run}
+    if document.get("disk") is None:
+        raise bad_request("AddVolumeOptions requires disk to not be nil")
+    if document.get("volumeSource") is None:
+        raise bad_request("AddVolumeOptions requires VolumeSource to not be nil")
+    return {ADD: _add_options(document) | dry_run}
+
+
+def _add_options(document: Mapping[str, Any]) -> Object:
+    """The name overrides the disk's, and a source is hot-pluggable whatever it says."""
+    given = document["volumeSource"]
+    sources = {kind: given[kind] | {"hotpluggable": True} for kind in SOURCES if isinstance(given.get(kind), dict)}
+    name = document["name"]
+    return {"name": name, "disk": document["disk"] | {"name": name}, "volumeSource": sources}
+
+
+def _is_dry_run(request: Object) -> bool:
+    dry_run: list[str] | None = options_of(request).get("dryRun")
+    if dry_run is None:
+        return False
+    if not dry_run:
         raise CrashError
-    return Options(
-        name=document["name"],
-        disk=document.get("disk"),
-        source=document.get("volumeSource"),
-        dry_run=dry_run == ["All"],
-    )
+    return dry_run[0] == "All"
 
 
-async def change_volume(connection: Connection, resource: Resource, key: Key, *, action: Action, body: bytes) -> None:
-    """Carries the request out.
-
-    Raises:
-        ApiError: with the Status to answer.
-        CrashError: see there.
-    """
-    options = read_options(action, body)
-    owner = await _read(connection, resource, key)
-    path = ("spec", "template", "spec") if resource is VM else ("spec",)
-    if resource is VMI:
-        _check_instance(owner)
+def _patch(resource: Resource, owner: Object, request: Object, gates: Gates) -> tuple[str, list[Object]]:
+    """Subresource and JSON patch that write the request down; ValueError says what is in its way."""
+    path = ("spec",) if resource is VMI else ("spec", "template", "spec")
     spec = dig(owner, *path, default={})
-    try:
-        changed = add(spec, options) if action == "addvolume" else remove(spec, options)
-    except ValueError as error:
-        raise _conflict(resource, key, str(error)) from error
-    query = {"dryRun": "All"} if options.dry_run else {}
-    try:
-        await connection.request(
-            "PATCH",
-            resource.path(key),
-            body=_patch(spec, changed, "/" + "/".join(path)),
-            query=query,
-            content_type=JSON_PATCH,
-        )
-    except ApiError as error:
-        if error.status < SERVER_ERROR:
-            raise
-        raise _status(500, "InternalError", f"unable to patch {_short(resource)}: {error.message}") from error
-
-
-Lists = tuple[list[Object], list[Object]]
-
-
-def add(spec: Object, options: Options) -> Lists:
-    """The volumes and disks with the new one.
-
-    Raises:
-        ValueError: the name or the source is there already.
-    """
-    source = {
-        kind: value | {"hotpluggable": True}
-        for kind, value in (options.source or {}).items()
-        if isinstance(value, dict)
-    }
-    volume = {"name": options.name, **source}
-    claim = claim_name(volume)
-    for present in volumes_of(spec):
-        if present["name"] == options.name:
-            raise ValueError(f"Unable to add volume [{options.name}] because volume with that name already exists")
-        if claim is not None and claim_name(present) == claim:
-            raise ValueError(f"Unable to add volume source [{claim}] because it already exists")
-    disk = (options.disk or {}) | {"name": options.name}
-    return [*volumes_of(spec), volume], [*disks_of(spec), disk]
-
-
-def remove(spec: Object, options: Options) -> Lists:
-    """The volumes and disks without those of the name.
-
-    Raises:
-        ValueError: there is no such volume, by its name or its claim's, or it is not a hot-plug.
-    """
-    name = options.name
-    found = [volume for volume in volumes_of(spec) if name in (volume["name"], claim_name(volume))]
-    if not found:
-        raise ValueError(f"Unable to remove volume [{name}] because it does not exist")
-    if not is_hotplug(found[0]):
-        raise ValueError(f"Unable to remove volume [{name}] because it is not hotpluggable")
-    return [each for each in volumes_of(spec) if each["name"] != name], [
-        each for each in disks_of(spec) if each["name"] != name
+    check_against(spec, request)
+    if resource is VM and gates.mode == "legacy":
+        queue = queue_of(owner)
+        return "/status", _replacing("/status/volumeRequests", queue or None, queued(queue, request))
+    changed, root = applied(spec, request), "/" + "/".join(path)
+    disks = ("domain", "devices", "disks")
+    return "", [
+        *_replacing(f"{root}/volumes", spec.get("volumes"), changed["volumes"]),
+        *_replacing(f"{root}/domain/devices/disks", dig(spec, *disks), dig(changed, *disks)),
     ]
 
 
-def _patch(spec: Object, changed: Lists, root: str) -> list[Object]:
-    patch: list[Object] = []
-    places = (("volumes", spec.get("volumes")), ("domain/devices/disks", dig(spec, "domain", "devices", "disks")))
-    for (path, before), after in zip(places, changed, strict=True):
-        patch.append({"op": "test", "path": f"{root}/{path}", "value": before})
-        patch.append({"op": "add" if before is None else "replace", "path": f"{root}/{path}", "value": after})
-    return patch
+def _replacing(path: str, old: list[Object] | None, new: list[Object]) -> list[Object]:
+    return [
+        {"op": "test", "path": path, "value": old},
+        {"op": "add" if old is None else "replace", "path": path, "value": new},
+    ]
 
 
-async def _read(connection: Connection, resource: Resource, key: Key) -> Object:
+async def _read(cluster: Cluster, resource: Resource, key: Key) -> Object:
     try:
-        return await connection.request("GET", resource.path(key))
+        return await cluster.connection.request("GET", resource.path(key))
     except ApiError as error:
         if error.status != NOT_FOUND:
             raise
-        message = f'{_singular(resource)}.{resource.group} "{key[1]}" not found'
-        raise _status(NOT_FOUND, "NotFound", message, details=_details(resource, key)) from error
+        raise not_found(resource, key) from error
 
 
-def _check_instance(instance: Object) -> None:
+def _check_instance(instance: Object, gates: Gates) -> None:
     namespace, name = instance["metadata"]["namespace"], instance["metadata"]["name"]
-    if dig(controller_of(instance), "kind") == VM.kind:
+    if dig(controller_of(instance), "kind") == VM.kind and gates.mode != "legacy":
         raise bad_request(f"VMI {namespace}/{name} is owned by a VM")
     if dig(instance, "status", "phase") != "Running":
-        raise _conflict(VMI, (namespace, name), "VMI is not running")
-
-
-def _singular(resource: Resource) -> str:
-    return resource.kind.lower()
-
-
-def _short(resource: Resource) -> str:
-    return "vm" if resource is VM else "vmi"
-
-
-def _details(resource: Resource, key: Key) -> Object:
-    return {"name": key[1], "group": resource.group, "kind": _singular(resource)}
-
-
-def _conflict(resource: Resource, key: Key, why: str) -> ApiError:
-    message = f'Operation cannot be fulfilled on {_singular(resource)}.{resource.group} "{key[1]}": {why}'
-    return _status(409, "Conflict", message, details=_details(resource, key))
-
-
-def bad_request(message: str) -> ApiError:
-    return _status(400, "BadRequest", message)
-
-
-def _status(code: int, reason: str, message: str, *, details: Mapping[str, Any] | None = None) -> ApiError:
-    body: Object = {
-        "apiVersion": "v1",
-        "kind": "Status",
-        "metadata": {},
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "code": code,
-    }
-    return ApiError(code, body | ({"details": dict(details)} if details else {}))
+        raise conflict(VMI, (namespace, name), "VMI is not running")

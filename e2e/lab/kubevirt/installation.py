@@ -8,30 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 
-from e2e.lab.kubevirt import admission, storage
-from e2e.lab.kubevirt.connection import ApiError, Connection
+from e2e.lab.kubevirt import admission, gates, offers, vmi_mutation
+from e2e.lab.kubevirt.configuration import cdi
+from e2e.lab.kubevirt.connection import MERGE_PATCH, ApiError, Connection
 from e2e.lab.kubevirt.definitions import DEFINITIONS, Definition
 from e2e.lab.kubevirt.resources import (
     API_SERVICE,
+    CDI,
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
     CRD,
     CSI_DRIVER,
+    DATA_VOLUME,
+    KUBEVIRT,
+    MUTATING_WEBHOOKS,
     NAMESPACE,
     SERVICE,
     STORAGE_CLASS,
     VALIDATING_WEBHOOKS,
+    VM,
     Object,
     Resource,
     key_of,
 )
-from e2e.lab.kubevirt.settings import VIRT_API_SERVICE, VIRT_NAMESPACE, Serving
+from e2e.lab.kubevirt.reviews import Registration
+from e2e.lab.kubevirt.settings import VIRT_API_SERVICE, VIRT_NAMESPACE, Release, Serving
 
 SUBRESOURCE_GROUP = "subresources.kubevirt.io"
 SUBRESOURCE_VERSIONS = ("v1", "v1alpha3")
 ESTABLISHED_SECONDS = 30.0
 POLL_SECONDS = 0.1
 WEBHOOK_SECONDS = 10
+KUBEVIRT_DEFAULT_ROLE = "kubevirt.io:default"  # KubeVirt pkg/virt-operator/resource/generate/rbac/cluster.go
+CONFLICT = 409
 
 
 async def install_kinds(connection: Connection) -> None:
@@ -43,15 +55,36 @@ async def install_kinds(connection: Connection) -> None:
             await _served(connection, definition)
 
 
-async def install_services(connection: Connection, serving: Serving) -> None:
-    """Applies the storage class, the aggregated API and the webhooks. The server must listen already."""
-    authority = base64.b64encode(await asyncio.to_thread(Path.read_bytes, serving.ca)).decode()
-    await _apply(connection, CSI_DRIVER, storage.csi_driver())
-    await _apply(connection, STORAGE_CLASS, storage.storage_class())
+async def install_kubevirt(connection: Connection, release: Release) -> None:
+    """Creates the KubeVirt object and lets everybody read it; one that is there already stays as it is."""
     await _apply(connection, NAMESPACE, {"metadata": {"name": VIRT_NAMESPACE}})
+    await _apply(connection, CLUSTER_ROLE, _readable_kubevirt())
+    await _apply(connection, CLUSTER_ROLE_BINDING, _everybody(KUBEVIRT_DEFAULT_ROLE))
+    complete = {"apiVersion": KUBEVIRT.api_version, "kind": KUBEVIRT.kind, **gates.kubevirt_object(release)}
+    try:
+        await connection.request("POST", KUBEVIRT.collection(VIRT_NAMESPACE), body=complete)
+    except ApiError as error:
+        if error.status != CONFLICT:
+            raise
+        return
+    path = KUBEVIRT.path(gates.KUBEVIRT_KEY) + "/status"
+    version = {"status": {"observedKubeVirtVersion": release.version}}
+    await connection.request("PATCH", path, body=version, content_type=MERGE_PATCH)
+
+
+async def install_services(connection: Connection, serving: Serving) -> None:
+    """Applies storage classes, the CDI object, the aggregated API and the webhooks. The server must listen already."""
+    authority = base64.b64encode(await asyncio.to_thread(Path.read_bytes, serving.ca)).decode()
+    for driver in offers.csi_drivers():
+        await _apply(connection, CSI_DRIVER, driver)
+    for storage_class in offers.storage_classes():
+        await _apply(connection, STORAGE_CLASS, storage_class)
+    await _apply(connection, CDI, cdi())
     await _apply(connection, SERVICE, _service(serving.port))
-    for configuration in _webhooks(authority=authority, port=serving.port):
+    ports = {VM.group: serving.port, DATA_VOLUME.group: serving.cdi_port}
+    for configuration in _webhooks(authority=authority, ports=ports):
         await _apply(connection, VALIDATING_WEBHOOKS, configuration)
+    await _apply(connection, MUTATING_WEBHOOKS, _mutator(authority=authority, ports=ports))
     # Last, so that whoever finds the aggregated API in place finds the rest too.
     for version in SUBRESOURCE_VERSIONS:
         await _apply(connection, API_SERVICE, _api_service(version, authority=authority, port=serving.port))
@@ -70,6 +103,20 @@ async def _served(connection: Connection, definition: Definition) -> None:
             await asyncio.sleep(POLL_SECONDS)
         else:
             return
+
+
+def _readable_kubevirt() -> Object:
+    rule = {"apiGroups": [KUBEVIRT.group], "resources": [KUBEVIRT.plural], "verbs": ["get", "list"]}
+    return {"metadata": {"name": KUBEVIRT_DEFAULT_ROLE}, "rules": [rule]}
+
+
+def _everybody(role: str) -> Object:
+    group = CLUSTER_ROLE.group
+    return {
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": group, "kind": CLUSTER_ROLE.kind, "name": role},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:authenticated"}],
+    }
 
 
 def _service(port: int) -> Object:
@@ -93,26 +140,37 @@ def _api_service(version: str, *, authority: str, port: int) -> Object:
     }
 
 
-def _webhooks(*, authority: str, port: int) -> list[Object]:
+def _webhooks(*, authority: str, ports: Mapping[str, int]) -> list[Object]:
     """One configuration for KubeVirt and one for CDI, as installed."""
     configurations: dict[str, list[Object]] = {}
     for webhook in admission.WEBHOOKS:
-        configurations.setdefault(webhook.configuration, []).append(
-            {
-                "name": webhook.name,
-                "clientConfig": {"url": f"https://localhost:{port}{webhook.path}", "caBundle": authority},
-                "rules": [
-                    {
-                        "apiGroups": [webhook.resource.group],
-                        "apiVersions": list(webhook.versions),
-                        "resources": [webhook.resource.plural],
-                        "operations": list(webhook.operations),
-                    }
-                ],
-                "failurePolicy": "Fail",
-                "sideEffects": "None",
-                "timeoutSeconds": WEBHOOK_SECONDS,
-                "admissionReviewVersions": ["v1"],
-            }
-        )
+        registered = _registered(webhook, authority=authority, ports=ports)
+        configurations.setdefault(webhook.configuration, []).append(registered)
     return [{"metadata": {"name": name}, "webhooks": webhooks} for name, webhooks in configurations.items()]
+
+
+def _mutator(*, authority: str, ports: Mapping[str, int]) -> Object:
+    mutator = vmi_mutation.MUTATOR
+    registered = _registered(mutator, authority=authority, ports=ports)
+    conditions = {"matchConditions": [vmi_mutation.OTHERS_ONLY]}
+    return {"metadata": {"name": mutator.configuration}, "webhooks": [registered | conditions]}
+
+
+def _registered(webhook: Registration, *, authority: str, ports: Mapping[str, int]) -> Object:
+    port = ports[webhook.resource.group]
+    return {
+        "name": webhook.name,
+        "clientConfig": {"url": f"https://localhost:{port}{webhook.path}", "caBundle": authority},
+        "rules": [
+            {
+                "apiGroups": [webhook.resource.group],
+                "apiVersions": list(webhook.versions),
+                "resources": [webhook.resource.plural + webhook.subresource],
+                "operations": list(webhook.operations),
+            }
+        ],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "timeoutSeconds": WEBHOOK_SECONDS,
+        "admissionReviewVersions": ["v1"],
+    }

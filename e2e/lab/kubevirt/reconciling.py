@@ -18,6 +18,7 @@ from e2e.lab.kubevirt.resources import Key
 
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 5.0
+LAST_DOUBLING = 5
 CONFLICT = 409
 
 Reconcile = Callable[[Key], Awaitable[float | None]]
@@ -105,6 +106,23 @@ class Stopwatch:
         """Drops the steps whose names begin so; the next question begins them anew."""
         size = len(prefix)
         self._begun = {step: begun for step, begun in self._begun.items() if step[:size] != prefix}
+
+
+class Pauses:
+    """Growing pauses between attempts at what is refused, by the uid of the object that it is for."""
+
+    def __init__(self, first: float) -> None:
+        self._first = first
+        self._refusals: dict[str, int] = {}
+
+    def longer(self, uid: str) -> float:
+        """Seconds until the next attempt, twice as many as before up to a limit."""
+        refusals = self._refusals[uid] = self._refusals.get(uid, 0) + 1
+        return self._first * 2.0 ** min(refusals - 1, LAST_DOUBLING)
+
+    def forget(self, uid: str) -> None:
+        """Begins with the first pause again."""
+        self._refusals.pop(uid, None)
 
 
 def soonest(*pauses: float | None) -> float | None:

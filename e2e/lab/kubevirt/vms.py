@@ -1,8 +1,8 @@
-"""VirtualMachines: virt-controller's loop that keeps a VMI running and carries hot-plugs from VM spec to VMI spec.
+"""VirtualMachines: virt-controller's loop that keeps a VMI running and reports on it.
 
-Modelled are the run strategies Always and Halted; with any other the VMI is left as it is. The surprising facts: the
-hot-plugs of a VM travel in one single patch, so one entry that the VMI's webhook refuses holds up all of them; and a
-changed or re-added volume waits until the VMI's status has forgotten the old one.
+Modelled are the run strategies Always and Halted; with any other the VMI is left as it is. How hot-plugs come from the
+VM to its VMI is in ``vm_hotplugs``. The surprising fact: nothing of that is done for a VM that is being deleted, though
+its hot-plug requests are still accepted.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import copy
 
 from e2e.lab.kubevirt.caching import Cluster
-from e2e.lab.kubevirt.conditions import drop_condition, set_condition
-from e2e.lab.kubevirt.connection import ApiError
-from e2e.lab.kubevirt.disks import by_name, disks_of, hotplugs_of, is_hotplug, volumes_of
+from e2e.lab.kubevirt.conditions import drop_condition, has_condition, set_condition
 from e2e.lab.kubevirt.instances import FINAL_PHASES, INSTANCE_FINALIZER
+from e2e.lab.kubevirt.migrations import in_progress
 from e2e.lab.kubevirt.resources import VM, VMI, Key, Object, controlled_by, deleting, dig, owner_reference
+from e2e.lab.kubevirt.vm_hotplugs import Failure, Hotplugs
+from e2e.lab.kubevirt.volume_requests import queue_of, unfinished
 
 VM_FINALIZER = "kubevirt.io/virtualMachineControllerFinalize"
-INVALID = 422
-SYNC_ERROR = "Error encountered while handling declarative hotplug volumes: "
+ORPHAN = "orphan"  # the finalizer of Kubernetes' garbage collector
+RETRY_SECONDS = 1.0
 
 
 class VirtualMachines:
@@ -26,6 +27,7 @@ class VirtualMachines:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._hotplugs = Hotplugs(cluster)
 
     async def reconcile(self, key: Key) -> float | None:
         """Makes the VMI what the VM asks for and reports it in the VM's status."""
@@ -42,15 +44,17 @@ class VirtualMachines:
             vm = copy.deepcopy(vm)
             vm["metadata"].setdefault("finalizers", []).append(VM_FINALIZER)
             vm = await self._cluster.replace(VM, vm)
-        strategy = run_strategy(vm)
-        instance = await self._start_or_stop(vm, instance, strategy)
-        failure = await self._sync_hotplugs(vm, instance)
+        before = instance
+        instance = await self._start_or_stop(vm, instance, run_strategy(vm))
+        failure = None
+        if before is not None or instance is None:  # a VMI that has just been made is left alone in this round
+            vm, failure = await self._hotplugs.carry_on(vm, instance)
         await self._report(vm, instance, failure)
-        return None
+        return None if failure is None else RETRY_SECONDS
 
     async def _finish(self, vm: Object, instance: Object | None) -> None:
-        """A VM keeps its finalizer until its VMI is gone."""
-        if instance is not None:
+        """A VM keeps its finalizer until its VMI is gone, unless it is to leave it as an orphan."""
+        if instance is not None and ORPHAN not in vm["metadata"]["finalizers"]:
             if not deleting(instance):
                 await self._cluster.delete(VMI, instance)
             await self._report(vm, instance, None)
@@ -69,24 +73,7 @@ class VirtualMachines:
             await self._cluster.delete(VMI, instance)
         return instance
 
-    async def _sync_hotplugs(self, vm: Object, instance: Object | None) -> str | None:
-        """Patches the VMI's hot-plugs to be the VM's; returns why the VMI's webhook refused it."""
-        if instance is None or deleting(instance) or dig(instance, "status", "phase") != "Running":
-            return None
-        if vm["spec"].get("updateVolumesStrategy") == "Migration":
-            return None
-        patch = hotplug_patch(vm["spec"]["template"]["spec"], instance)
-        if not patch:
-            return None
-        try:
-            await self._cluster.patch(VMI, (instance["metadata"]["namespace"], instance["metadata"]["name"]), patch)
-        except ApiError as error:
-            if error.status != INVALID or not error.message.startswith("admission webhook"):
-                raise
-            return SYNC_ERROR + error.message
-        return None
-
-    async def _report(self, vm: Object, instance: Object | None, failure: str | None) -> None:
+    async def _report(self, vm: Object, instance: Object | None, failure: Failure | None) -> None:
         status = copy.deepcopy(vm.get("status", {}))
         ready = dig(instance, "status", "phase") == "Running" and instance is not None and not deleting(instance)
         status["observedGeneration"] = vm["metadata"]["generation"]
@@ -94,11 +81,14 @@ class VirtualMachines:
         status["ready"] = ready
         status["runStrategy"] = run_strategy(vm)
         status["printableStatus"] = printable_status(vm, instance)
+        status["volumeRequests"] = unfinished(queue_of(vm), vm["spec"]["template"]["spec"])
+        if not status["volumeRequests"]:
+            del status["volumeRequests"]
         set_condition(status, "Ready", value=ready, reason="" if ready else "GuestNotRunning")
         if failure is None:
             drop_condition(status, "Failure")
         else:
-            set_condition(status, "Failure", value=True, reason="HotPlugVolumeError", message=failure)
+            set_condition(status, "Failure", value=True, reason=failure.reason, message=failure.message)
         if status != vm.get("status"):
             await self._cluster.replace(VM, vm | {"status": status}, subresource="/status")
 
@@ -126,41 +116,6 @@ def new_instance(vm: Object) -> Object:
     }
 
 
-def hotplug_patch(wanted: Object, instance: Object) -> list[Object]:
-    """The JSON patch that makes the VMI's hot-plugs those of the VM's template; empty when there is nothing to do."""
-    spec = instance["spec"]
-    wanted_volumes, wanted_disks = by_name(hotplugs_of(wanted)), by_name(disks_of(wanted))
-    present_disks = by_name(disks_of(spec))
-    remembered = {status["name"] for status in dig(instance, "status", "volumeStatus", default=[])}
-
-    def kept(volume: Object) -> bool:
-        name = volume["name"]
-        same = wanted_volumes.get(name) == volume and wanted_disks.get(name) == present_disks.get(name)
-        return same or not is_hotplug(volume)
-
-    before = volumes_of(spec)
-    volumes = [volume for volume in before if kept(volume)]
-    removed = {volume["name"] for volume in before} - {volume["name"] for volume in volumes}
-    known = {volume["name"] for volume in before} | remembered
-    added = [volume for name, volume in wanted_volumes.items() if name not in known]
-    if not removed and not added:
-        return []
-    disks = [disk for disk in disks_of(spec) if disk["name"] not in removed]
-    disks += [wanted_disks[volume["name"]] for volume in added if volume["name"] in wanted_disks]
-    changes = (
-        ("/spec/volumes", spec.get("volumes"), volumes + added),
-        ("/spec/domain/devices/disks", dig(spec, "domain", "devices", "disks"), disks),
-    )
-    return [
-        operation
-        for path, old, new in changes
-        for operation in (
-            {"op": "test", "path": path, "value": old},
-            {"op": "add" if old is None else "replace", "path": path, "value": new},
-        )
-    ]
-
-
 def printable_status(vm: Object, instance: Object | None) -> str:
     """What ``kubectl get vm`` shows."""
     if deleting(vm):
@@ -172,4 +127,10 @@ def printable_status(vm: Object, instance: Object | None) -> str:
     phase = dig(instance, "status", "phase", default="Pending")
     if phase in FINAL_PHASES:
         return "Stopped"
-    return "Running" if phase == "Running" else "Starting"
+    return _of_running(instance) if phase == "Running" else "Starting"
+
+
+def _of_running(instance: Object) -> str:
+    if in_progress(instance):
+        return "Migrating"
+    return "Paused" if has_condition(instance["status"], "Paused") else "Running"

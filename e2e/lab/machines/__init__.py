@@ -6,6 +6,7 @@ Kubernetes objects.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -40,6 +41,9 @@ class Machines(Protocol):
     def running(self, vm: str) -> bool:
         """Whether the machine is powered on now."""
 
+    async def set_paused(self, vm: str, *, paused: bool) -> None:
+        """Stops the guest's processors, or lets them go on; a machine without a guest has none."""
+
     async def plug(self, vm: str, disk: Disk) -> str:
         """Plugs the disk and returns its target as libvirt would name it (``sda``, ``vdb``).
 
@@ -48,3 +52,12 @@ class Machines(Protocol):
 
     async def unplug(self, vm: str, name: str) -> None:
         """Takes the disk away and returns when the guest has given it up. An unknown disk is not an error."""
+
+    async def resize(self, vm: str, name: str, size: int) -> None:
+        """Tells the guest that the plugged disk has ``size`` bytes now, which its image has already.
+
+        A size that the guest knows already is not an error; a disk that is not plugged is one.
+        """
+
+    def plugged(self, vm: str) -> AbstractSet[str]:
+        """The names of the disks that are plugged now; none in a machine that does not run."""

@@ -1,6 +1,7 @@
 """Pretended machines, for a lab without guests: what runs and what is plugged are files, so that a restart sees them.
 
-``DIRECTORY/VM/`` exists while the machine runs, ``DIRECTORY/VM/DISK`` holds the disk's target. Nothing happens to data.
+``DIRECTORY/VM/`` exists while the machine runs, ``DIRECTORY/VM/DISK`` holds the disk's target and, once it has been
+resized, its size in bytes. Nothing happens to data.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import shutil
 import string
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,11 +41,14 @@ class NoMachines:
     def running(self, vm: str) -> bool:
         return (self._directory / vm).is_dir()
 
+    async def set_paused(self, vm: str, *, paused: bool) -> None:
+        """There is no guest to stop."""
+
     async def plug(self, vm: str, disk: Disk) -> str:
         """Gives the disk the next free target of its bus."""
         if not self.running(vm):
             raise MachineError(f"{vm} does not run, {disk.name} cannot be plugged")
-        plugged = {file.name: file.read_text() for file in (self._directory / vm).iterdir()}
+        plugged = {file.name: file.read_text().split()[0] for file in (self._directory / vm).iterdir()}
         if disk.name in plugged:
             return plugged[disk.name]
         prefix = "vd" if disk.bus == "virtio" else "sd"
@@ -55,3 +60,12 @@ class NoMachines:
 
     async def unplug(self, vm: str, name: str) -> None:
         (self._directory / vm / name).unlink(missing_ok=True)
+
+    async def resize(self, vm: str, name: str, size: int) -> None:
+        file = self._directory / vm / name
+        if not file.exists():
+            raise MachineError(f"{vm}: disk {name} is not plugged, so it cannot be resized")
+        file.write_text(f"{file.read_text().split()[0]} {size}")
+
+    def plugged(self, vm: str) -> AbstractSet[str]:
+        return {file.name for file in (self._directory / vm).iterdir()} if self.running(vm) else set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import tarfile
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +103,13 @@ class QemuMachines(Machines):
     def running(self, vm: str) -> bool:
         return _runs(self._machine(vm))
 
+    async def set_paused(self, vm: str, *, paused: bool) -> None:
+        machine = self._machine(vm)
+        async with machine.lock:
+            if machine.monitor is None or not _runs(machine):
+                raise MachineError(f"{vm} does not run")
+            await machine.monitor.execute("stop" if paused else "cont")
+
     async def plug(self, vm: str, disk: Disk) -> str:
         machine = self._machine(vm)
         async with machine.lock:
@@ -113,6 +121,15 @@ class QemuMachines(Machines):
         async with machine.lock:
             if _runs(machine):
                 await _plugs(machine).unplug(name)
+
+    async def resize(self, vm: str, name: str, size: int) -> None:
+        machine = self._machine(vm)
+        async with machine.lock:
+            await _plugs(machine).resize(name, size)
+
+    def plugged(self, vm: str) -> AbstractSet[str]:
+        machine = self._machine(vm)
+        return set(machine.plugs.names) if machine.plugs is not None and _runs(machine) else set()
 
     async def run(self, vm: str, argv: Sequence[str], *, timeout: float = 60.0) -> GuestResult:
         """Runs a program in the guest and returns its result, waiting for the guest's userspace first.

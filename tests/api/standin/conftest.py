@@ -18,6 +18,8 @@ from e2e.lab.controlplane import ControlPlane
 from e2e.lab.ports import Ports
 from e2e.lab.processes import Process, Program
 from e2e.tools.build import build
+from tests.api.standin.auditing import Audit
+from tests.api.standin.modes import KubeVirt
 from tests.api.standin.site import Site
 from tests.api.standin.talking import Client, talk
 
@@ -68,9 +70,17 @@ class StandIn:
 
 
 @pytest.fixture(scope="session")
-def management(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    """The record that kube-apiserver keeps of what audited users write."""
+    return Audit(tmp_path_factory.mktemp("audit"))
+
+
+@pytest.fixture(scope="session")
+def management(tmp_path_factory: pytest.TempPathFactory, audit: Audit) -> Iterator[ControlPlane]:
     """A management cluster of their own: the stand-in would work on the objects of other tests."""
-    plane = ControlPlane("kubevirt", tmp_path_factory.mktemp("kubevirt"), build("kubernetes"))
+    plane = ControlPlane(
+        "kubevirt", tmp_path_factory.mktemp("kubevirt"), build("kubernetes"), api_server_flags=audit.flags
+    )
     with asyncio.Runner() as runner:
         runner.run(plane.__aenter__())
         try:
@@ -82,11 +92,16 @@ def management(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlan
 @pytest.fixture
 async def management_namespace(management_api: Api) -> str:
     """The name of a fresh namespace. It stays: the cluster goes soon, and emptying namespaces is slow."""
+    return await fresh_namespace(management_api)
+
+
+async def fresh_namespace(api: Api) -> str:
+    """Makes a namespace in which pods can be created; returns its name."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    await management_api.create("/api/v1/namespaces", body)
+    await api.create("/api/v1/namespaces", body)
     await eventually(
-        lambda: management_api.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"),
+        lambda: api.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"),
         what=f"pods can be created in {name}",
         deadline_seconds=READY_SECONDS,
     )
@@ -99,7 +114,7 @@ def standin(management: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
     directory = tmp_path_factory.mktemp("standin")
     with Ports() as ports, asyncio.Runner() as runner:
         port = ports.take()
-        config = _configure(directory, management, port)
+        config = _configure(directory, management, port, cdi_port=ports.take())
         program = Program(
             name="kubevirt-stand-in",
             argv=[sys.executable, "-m", "e2e.lab.kubevirt", "--config", str(config)],
@@ -113,7 +128,7 @@ def standin(management: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
             runner.run(standin.stop())
 
 
-def _configure(directory: Path, management: ControlPlane, port: int) -> Path:
+def _configure(directory: Path, management: ControlPlane, port: int, *, cdi_port: int) -> Path:
     serving = management.authority.issue_server("virt-api", SERVING_NAMES).write(directory, "serving")
     authority = directory / "ca.crt"
     authority.write_bytes(management.authority_certificate)
@@ -125,6 +140,7 @@ def _configure(directory: Path, management: ControlPlane, port: int) -> Path:
                 "storage": str(directory / "disks"),
                 "serving": {
                     "port": port,
+                    "cdi_port": cdi_port,
                     "certificate": str(serving.certificate),
                     "key": str(serving.key),
                     "ca": str(authority),
@@ -142,6 +158,16 @@ async def client(standin: StandIn) -> AsyncIterator[Client]:
     """Requests as the administrator."""
     async with talk(standin.management.admin_kubeconfig) as client:
         yield client
+
+
+@pytest.fixture
+async def kubevirt(client: Client) -> AsyncIterator[KubeVirt]:
+    """KubeVirt's configuration; what a test changes in it is put back."""
+    kubevirt = KubeVirt(client)
+    try:
+        yield kubevirt
+    finally:
+        await kubevirt.restore()
 
 
 @pytest.fixture

@@ -50,8 +50,9 @@ class Answer:
 class Client:
     """Requests with one credential."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, headers: Mapping[str, str]) -> None:
         self._client = client
+        self._headers = headers
 
     async def call(self, method: str, path: str, body: Any = None, *, content_type: str = JSON) -> Answer:
         """One request; ``bytes`` are sent as they are."""
@@ -151,7 +152,7 @@ class Client:
         content_type: str = JSON,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        headers = {"Content-Type": content_type, "Accept": JSON}
+        headers = {"Content-Type": content_type, "Accept": JSON, **self._headers}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"])
         session = self._client.rest_client.pool_manager
         return await session.request(
@@ -180,10 +181,11 @@ async def _deadline(what: str, seen: list[Object | None]) -> AsyncIterator[None]
 
 
 @asynccontextmanager
-async def talk(kubeconfig: Path) -> AsyncIterator[Client]:
-    """A client with the kubeconfig's credential."""
+async def talk(kubeconfig: Path, *, account: str = "") -> AsyncIterator[Client]:
+    """A client with the kubeconfig's credential, or one that acts as another account, which may do everything."""
     client = await new_client_from_config(config_file=str(kubeconfig), persist_config=False)
+    headers = {"Impersonate-User": account, "Impersonate-Group": "system:masters"} if account else {}
     try:
-        yield Client(client)
+        yield Client(client, headers)
     finally:
         await client.close()

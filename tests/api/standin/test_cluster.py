@@ -137,6 +137,27 @@ async def test_without_the_front_proxys_certificate_the_api_answers_401(site: Si
         assert (answer.status, await answer.text()) == (401, "request is not authenticated")
 
 
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        pytest.param({}, "request is not authenticated", id="no headers"),
+        pytest.param({"X-Remote-User": "nobody"}, "", id="a user who may not"),
+    ],
+)
+async def test_past_kube_apiserver_virt_api_itself_answers_401(
+    site: Site, standin: StandIn, headers: dict[str, str], text: str
+) -> None:
+    proxy = standin.management.directory / "pki" / "front-proxy-client"
+    trust = standin.trust()
+    trust.load_cert_chain(f"{proxy}.crt", f"{proxy}.key")
+    url = f"https://localhost:{standin.port}{SUBRESOURCES}/namespaces/{site.namespace}/virtualmachines/any/addvolume"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.put(url, json=add_options("data"), headers=headers, ssl=trust) as answer,
+    ):
+        assert (answer.status, await answer.text()) == (401, text)
+
+
 # Restarts
 
 
