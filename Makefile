@@ -35,9 +35,17 @@ check: .venv/ready ## lint, types, generated code, unit and property tests
 test: packages .venv/ready ## all tests that need no other machine
 	@$(BIN)/python -m tests.stages all
 
+.PHONY: sanity
+sanity: packages .venv/ready ## csi-sanity against controller and node, on real mounts of loop devices (as root)
+	@$(BIN)/python -m e2e.sanity
+
 .PHONY: demo
 demo: packages .venv/ready ## a newcomer's walk through the product; KEEP=1 leaves the lab running
 	@$(BIN)/python -m e2e.lab demo --name $(NAME) $(if $(KEEP),--keep)
+
+.PHONY: bench-attach
+bench-attach: packages .venv/ready ## what the driver adds to a hot-plug, measured on a lab without machines; not a test
+	@$(BIN)/python -m bench.attach
 
 .PHONY: image-context
 image-context: .venv/ready ## build/image, the folder from which deploy/image/Containerfile builds the driver's image

@@ -71,6 +71,7 @@ CHECK = (
 TIERS = (
     pytest("host", "tests/host", timeout=600),
     pytest("api", "tests/api", "tests/lab", timeout=900),
+    Stage(name="sanity", command=python("e2e.sanity"), timeout=600),
     pytest("guest", "tests/guest", timeout=600),
     pytest("e2e", "e2e/suites", timeout=1500),
 )

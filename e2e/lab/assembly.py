@@ -8,13 +8,13 @@ death of any program ends the lab with that program's name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from e2e.lab import cloudprovider, driver, management, manifests, tenant
+from e2e.lab import cloudprovider, driver, gateway, gatewaycontrol, management, manifests, tenant
 from e2e.lab.api import Object
 from e2e.lab.controlplane import ControlPlane
 from e2e.lab.ports import Ports
@@ -73,17 +73,29 @@ class Assembly:
         await tenant.wait_for_node_plugin(workload, guests)
         self.recorder.step("the node plugin is registered on every Node")
 
-    def _plane(self, name: str, binaries: Path, *, scheduler: bool = False) -> ControlPlane:
-        return ControlPlane(name, self.directory.data / name, binaries, scheduler=scheduler, logs=self.directory.logs)
+    def _plane(
+        self, name: str, binaries: Path, *, scheduler: bool = False, api_server_flags: Sequence[str] = ()
+    ) -> ControlPlane:
+        return ControlPlane(
+            name,
+            self.directory.data / name,
+            binaries,
+            scheduler=scheduler,
+            logs=self.directory.logs,
+            api_server_flags=api_server_flags,
+        )
 
     async def _start_plane(self, plane: ControlPlane) -> None:
-        await self.stack.enter_async_context(plane)
+        self.stack.push_async_exit(plane)  # before it runs: what is started as soon as it answers has to end earlier
+        await plane.__aenter__()
         self._watch(plane.processes)
         self.recorder.kubeconfig(plane.name, plane.admin_kubeconfig)
         self.recorder.port(f"{plane.name}-kube-apiserver", plane.port)
         self.recorder.step(f"{plane.name} control plane is ready")
 
-    async def _start_kubevirt(self, infra: ControlPlane, *, machines: Mapping[str, Any]) -> None:
+    async def _start_kubevirt(
+        self, infra: ControlPlane, *, machines: Mapping[str, Any], durations: Mapping[str, float] | None = None
+    ) -> None:
         await management.create_namespace(infra)
         processes = await self.stack.enter_async_context(Processes())
         await management.start_stand_in(
@@ -93,6 +105,7 @@ class Assembly:
             logs=self.directory.logs,
             ports=self.ports,
             machines=machines,
+            durations=durations,
         )
         self._watch(processes)
         self.recorder.step("KubeVirt and CDI (stand-in) are ready")
@@ -109,12 +122,11 @@ class Assembly:
         node = driver.Node(
             volumes={"socket": socket, "tenant-kubeconfig": secret},
             entrypoints=driver.entrypoints(await asyncio.to_thread(build, "sidecars")),
-            infra_kubeconfig=await infra.token_kubeconfig(
-                folder / "infra.kubeconfig", namespace=management.NAMESPACE, account=management.CONTROLLER_ACCOUNT
-            ),
+            infra_kubeconfig=await self._through_gateway(infra, folder / "infra.kubeconfig"),
             ports=self.ports,
             logs=self.directory.logs,
         )
+        self.recorder.socket("controller", socket / "csi.sock")
         processes = await self.stack.enter_async_context(Processes())
         for container in driver.containers(objects, node):
             self.group.create_task(driver.keep_running(container, processes, note=self.recorder.step))
@@ -122,6 +134,15 @@ class Assembly:
                 self.recorder.port(f"{container.program.name}-{name}", port)
         self.recorder.follow(processes)
         self.recorder.step("controller, csi-provisioner and csi-attacher are started")
+
+    async def _through_gateway(self, infra: ControlPlane, kubeconfig: Path) -> Path:
+        """The controller's credential in the management cluster, by way of a gateway that takes faults."""
+        door = await self.stack.enter_async_context(gateway.serve(port=self.ports.take(), target=infra.port))
+        await self.stack.enter_async_context(gatewaycontrol.listen(door, self.directory.gateway))
+        self.recorder.port("management-gateway", door.port)
+        return await infra.token_kubeconfig(
+            kubeconfig, namespace=management.NAMESPACE, account=management.CONTROLLER_ACCOUNT, server=door.server
+        )
 
     def _watch(self, processes: Processes) -> None:
         self.recorder.follow(processes)

@@ -1,7 +1,8 @@
 """``python -m e2e.lab up|status|demo|down``: what a person does with a lab.
 
 Everything expensive is built before the lab is started, so that a lab that starts is a lab that comes up in a minute.
-Nothing here outlives the command but a lab that was told to.
+Nothing here outlives the command but a lab that was told to. A command imports what it needs when it runs: some of it
+takes a second, and a lab without machines is up in a few.
 """
 
 from __future__ import annotations
@@ -13,25 +14,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
-
-from e2e.lab.demo import play
 from e2e.lab.lifecycle import bring_up, describe, take_down
 from e2e.lab.state import LabDirectory, LabError, lab_directory
-from e2e.lab.supervisor import supervise
-from e2e.lab.surroundings import surroundings_of
 from e2e.tools.build import build
 
-MACHINES = ("qemu",)
-MACHINES_PLANNED = ("loop", "none")
+MACHINES = ("qemu", "loop", "none")
 CLUSTERS = ("both", "management")
+STARTING = ("up", "supervise")
 
 Say = Callable[[str], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 1 when the lab failed or does not run, 2 for wrong usage."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser(given[0] if given else "").parse_args(given)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated command ends its lab as Ctrl-C does
     try:
         directory = lab_directory(options.name)
@@ -46,7 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _up(directory: LabDirectory, options: argparse.Namespace) -> int:
-    with bring_up(directory, machines=options.machines, clusters=options.clusters, say=_stopwatch()) as lab:
+    with bring_up(
+        directory,
+        machines=options.machines,
+        clusters=options.clusters,
+        say=_stopwatch(),
+        durations={"scale": options.durations_scale},
+        audit=options.audit,
+    ) as lab:
         lab.keep()
     for line in describe(directory):
         print(line)
@@ -54,6 +58,11 @@ def _up(directory: LabDirectory, options: argparse.Namespace) -> int:
 
 
 def _demo(directory: LabDirectory, options: argparse.Namespace) -> int:
+    from rich.console import Console  # noqa: PLC0415 - see above
+
+    from e2e.lab.demo import play  # noqa: PLC0415 - see above
+    from e2e.lab.surroundings import surroundings_of  # noqa: PLC0415 - see above
+
     started = time.monotonic()
     with bring_up(directory, machines=options.machines, clusters="both", say=_stopwatch()) as lab:
         passed = play(surroundings_of(directory.name), Console(), started=started)
@@ -86,6 +95,8 @@ def _down(directory: LabDirectory, _options: argparse.Namespace) -> int:
 
 
 def _supervise(directory: LabDirectory, options: argparse.Namespace) -> int:
+    from e2e.lab.supervisor import supervise  # noqa: PLC0415 - see above
+
     return asyncio.run(supervise(directory, machines=options.machines, clusters=options.clusters))
 
 
@@ -99,15 +110,22 @@ def _stopwatch() -> Say:
     return say
 
 
-def _machines(value: str) -> str:
-    if value in MACHINES_PLANNED:
-        raise argparse.ArgumentTypeError(f"{value} machines are planned, now there are: {', '.join(MACHINES)}")
-    if value not in MACHINES:
-        raise argparse.ArgumentTypeError(f"no machines {value!r}, there are: {', '.join(MACHINES)}")
-    return value
+def _add_machineless_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("with --machines none")
+    group.add_argument(
+        "--durations-scale",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="how long KubeVirt, CDI and kubelets take, as a part of what real ones do: 0.01 is a hundred times faster",
+    )
+    group.add_argument(
+        "--audit", action="store_true", help="log every request of the driver to the management cluster's API"
+    )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(given: str) -> argparse.ArgumentParser:
+    """All commands; those that the given one has no time for may be missing."""
     parser = argparse.ArgumentParser(
         prog="python -m e2e.lab",
         description="A management cluster with KubeVirt (stood in for), and a tenant cluster of its VMs, on this host.",
@@ -118,7 +136,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     start = argparse.ArgumentParser(add_help=False)
     start.add_argument(
-        "--machines", type=_machines, default="qemu", metavar="KIND", help="what the tenant's nodes are: qemu"
+        "--machines",
+        choices=MACHINES,
+        default="qemu",
+        help="what the tenant's nodes are: qemu guests, (loop) processes on this host without a tenant cluster, or "
+        "(none) nodes by name only, with everything but kubelets and guests, in seconds (%(default)s)",
     )
     start.add_argument(
         "--clusters", choices=CLUSTERS, default="both", help="management: its bare control plane only (%(default)s)"
@@ -132,8 +154,14 @@ def _parser() -> argparse.ArgumentParser:
     ):
         added = commands.add_parser(name, parents=parents, help=text, description=text)
         added.set_defaults(command=command)
+        if command is _up:
+            _add_machineless_options(added)
         if command is _demo:
             added.add_argument("--keep", action="store_true", help="leave the lab running and say how to use it")
+    if given not in STARTING:
+        from e2e.lab import faultcommand  # noqa: PLC0415 - see above
+
+        faultcommand.add_to(commands, common)
     # What `up` runs inside the lab's namespaces; of no use elsewhere, so not in the help.
     commands.add_parser("supervise", parents=[common, start]).set_defaults(command=_supervise)
     return parser

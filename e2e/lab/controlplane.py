@@ -7,6 +7,7 @@ What runs in the cluster is not this module's business.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -19,7 +20,7 @@ import aiohttp
 from e2e.lab.api import Api, connect, eventually
 from e2e.lab.pki import Authority, Files, KeyPair, SigningKey, kubeconfig, write_private
 from e2e.lab.ports import Ports
-from e2e.lab.processes import Probe, Processes, Program
+from e2e.lab.processes import Probe, Process, Processes, Program
 
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"
@@ -50,6 +51,7 @@ class ControlPlane:
         admin_kubeconfig: file of a client certificate in ``system:masters``.
         authority: signs serving and client certificates of this cluster (kubelets' too).
         processes: its programs, named ``NAME-etcd`` and so on.
+        answering: set when the API answers, which is before the other programs are ready.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ControlPlane:
         *,
         scheduler: bool = False,
         logs: Path | None = None,
+        api_server_flags: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.directory = directory
@@ -73,6 +76,8 @@ class ControlPlane:
         self._pki = directory / "pki"
         self._ports = Ports()
         self._scheduler = scheduler
+        self._api_server_flags = tuple(api_server_flags)
+        self.answering = asyncio.Event()
         self.port = self._ports.take()
         self.server = f"https://127.0.0.1:{self.port}"
         self.admin_kubeconfig = directory / "admin.kubeconfig"
@@ -91,8 +96,13 @@ class ControlPlane:
             stack.callback(self._ports.close)
             await stack.enter_async_context(self.processes)
             self._write_files()
-            for program in self.programs:
-                await self.start(program)
+            await self.start(ETCD)
+            await self.start(API_SERVER)
+            self.answering.set()
+            # The others come up beside each other: none needs another one, and each takes a second.
+            others = [await self._spawn(program) for program in self.programs if program not in (ETCD, API_SERVER)]
+            for process, probe in others:
+                await process.ready(probe)
             await self._wait_for_service_accounts()
             self._stack = stack.pop_all()
         return self
@@ -108,11 +118,8 @@ class ControlPlane:
         Raises:
             ProcessError: it died or was not ready in time.
         """
-        argv = [str(self._binaries / program), *self._arguments(program)]
-        name = self._process_name(program)
-        await self.processes.start(
-            Program(name=name, argv=argv, log=self._logs / f"{name}.log"), ready=self._probe(program)
-        )
+        process, probe = await self._spawn(program)
+        await process.ready(probe)
 
     async def stop(self, program: str) -> None:
         """Ends one of `programs` in an orderly way."""
@@ -139,9 +146,16 @@ class ControlPlane:
         return self._kubeconfig(self.authority.issue_client(user, groups), server=server)
 
     async def token_kubeconfig(
-        self, path: Path, *, namespace: str, account: str, expiry_seconds: int = DAY_SECONDS
+        self, path: Path, *, namespace: str, account: str, server: str | None = None, expiry_seconds: int = DAY_SECONDS
     ) -> Path:
         """Writes a kubeconfig with a fresh token of the service account, which must exist, and returns its path.
+
+        Args:
+            path: of the file.
+            namespace: of the account, and the kubeconfig's own.
+            account: its name.
+            server: a URL that leads to this cluster's API server, if not that of the server itself.
+            expiry_seconds: of the token.
 
         Raises:
             ApiError: there is no such service account.
@@ -153,7 +167,8 @@ class ControlPlane:
         }
         async with self.api() as api:
             answer = await api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
-        return write_private(path, self._kubeconfig(answer["status"]["token"], namespace=namespace))
+        token = answer["status"]["token"]
+        return write_private(path, self._kubeconfig(token, namespace=namespace, server=server))
 
     @property
     def authority_certificate(self) -> bytes:
@@ -163,6 +178,13 @@ class ControlPlane:
     @property
     def _etcd_url(self) -> str:
         return f"http://127.0.0.1:{self._etcd_port}"
+
+    async def _spawn(self, program: str) -> tuple[Process, Probe]:
+        """Starts one of `programs`; it is ready when the probe says so."""
+        argv = [str(self._binaries / program), *self._arguments(program)]
+        name = self._process_name(program)
+        process = await self.processes.start(Program(name=name, argv=argv, log=self._logs / f"{name}.log"))
+        return process, self._probe(program)
 
     def _process_name(self, program: str) -> str:
         return f"{self.name}-{program}"
@@ -248,6 +270,7 @@ class ControlPlane:
             f"--kubelet-client-certificate={kubelet.certificate}",
             f"--kubelet-client-key={kubelet.key}",
             "--kubelet-preferred-address-types=InternalIP",
+            *self._api_server_flags,
         ]
 
     def _controller_manager_arguments(self) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -48,16 +48,25 @@ class RunningLab:
 
 
 @contextmanager
-def bring_up(directory: LabDirectory, *, machines: str, clusters: str, say: Say) -> Iterator[RunningLab]:
+def bring_up(
+    directory: LabDirectory,
+    *,
+    machines: str,
+    clusters: str,
+    say: Say,
+    durations: Mapping[str, float] | None = None,
+    audit: bool = False,
+) -> Iterator[RunningLab]:
     """Starts the lab, yields it when it is ready, and ends it with the block unless it is kept.
 
-    A lab of that name that runs already is said and yielded.
+    A lab of that name that runs already is said and yielded. ``durations`` (of the stand-in) and ``audit`` (whether
+    the driver's requests are logged) are for the lab without machines.
 
     Raises:
         LabError: it cannot be started or did not become ready; what was started is gone again.
     """
     _check_machine()
-    image = _prepare(clusters, say)
+    image = _prepare(machines, clusters, say)
     lock = directory.lock()
     if lock is None:
         say(f"lab {directory.name} runs already")
@@ -69,7 +78,7 @@ def bring_up(directory: LabDirectory, *, machines: str, clusters: str, say: Say)
             ["supervise", "--name", directory.name, "--machines", machines, "--clusters", clusters],
             log=directory.logs / "supervisor.log",
             lock=lock,
-            orders={"image": image},
+            orders={"image": image, "durations": dict(durations or {}), "audit": audit},
         )
     finally:
         os.close(lock)
@@ -116,6 +125,8 @@ def describe(directory: LabDirectory) -> Iterator[str]:
             yield f"  {name:32} pid {pids.get(pid, '-')}"
         for name, path in state.kubeconfigs.items():
             yield f"  {name} cluster: export KUBECONFIG={path}"
+        for name, path in state.sockets.items():
+            yield f"  CSI socket of {name}: {path}"
     yield f"  logs: {directory.logs}"
 
 
@@ -127,15 +138,19 @@ def _check_machine() -> None:
         raise LabError(f"not on PATH: {', '.join(missing)}; install util-linux and mount")
 
 
-def _prepare(clusters: str, say: Say) -> dict[str, str]:
+def _prepare(machines: str, clusters: str, say: Say) -> dict[str, str]:
     """Builds what the cache does not have, here rather than inside the lab, where an end would cut it short.
 
     Returns the files of the guests' image: it is named by the source tree, which may change under a running lab.
     """
     say("programs: etcd, Kubernetes, sidecars")
     try:
-        if clusters == "management":
+        if clusters == "management" or machines == "loop":
             build("kubernetes")
+            return {}
+        if machines == "none":
+            build("kubernetes")
+            build("sidecars")
             return {}
         # Side by side: the image waits for packages and disks while Go computes, and for Go only at its end.
         with compiled_packages() as packages, ThreadPoolExecutor(max_workers=1) as pool:

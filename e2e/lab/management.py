@@ -49,6 +49,7 @@ async def start_stand_in(
     logs: Path,
     ports: Ports,
     machines: Mapping[str, Any],
+    durations: Mapping[str, float] | None = None,
 ) -> Process:
     """Starts KubeVirt and CDI, and returns when kube-apiserver serves their APIs, the aggregated one included.
 
@@ -57,10 +58,11 @@ async def start_stand_in(
         processes: what the stand-in is to be ended with.
         directory: for its configuration, its serving certificate and the volumes' image files.
         logs: where it logs.
-        ports: gives it one.
+        ports: gives it those that it needs.
         machines: the hypervisor, as the stand-in's configuration has it.
+        durations: those that are not to be a real cluster's, as there.
     """
-    config_file = _configure_stand_in(plane, directory, port=ports.take(), machines=machines)
+    config_file = _configure_stand_in(plane, directory, ports=ports, machines=machines, durations=durations or {})
     program = Program(
         name=STAND_IN,
         argv=[sys.executable, "-m", "e2e.lab.kubevirt", "--config", str(config_file)],
@@ -80,7 +82,9 @@ async def start_stand_in(
         return await processes.start(program, ready=serves, deadline_seconds=READY_SECONDS)
 
 
-def _configure_stand_in(plane: ControlPlane, directory: Path, *, port: int, machines: Mapping[str, Any]) -> Path:
+def _configure_stand_in(
+    plane: ControlPlane, directory: Path, *, ports: Ports, machines: Mapping[str, Any], durations: Mapping[str, float]
+) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     serving = plane.authority.issue_server(STAND_IN_HOSTS[0], STAND_IN_HOSTS).write(directory, "serving")
     authority = directory / "ca.crt"
@@ -89,12 +93,14 @@ def _configure_stand_in(plane: ControlPlane, directory: Path, *, port: int, mach
         "kubeconfig": str(plane.admin_kubeconfig),
         "storage": str(directory / "volumes"),
         "serving": {
-            "port": port,
+            "port": ports.take(),
+            "cdi_port": ports.take(),
             "certificate": str(serving.certificate),
             "key": str(serving.key),
             "ca": str(authority),
         },
         "machines": dict(machines),
+        "durations": dict(durations),
     }
     path = directory / "config.json"
     path.write_text(json.dumps(configuration, indent=2))

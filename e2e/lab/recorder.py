@@ -33,6 +33,9 @@ class Recorder:
     def kubeconfig(self, name: str, path: Path) -> None:
         self._state.kubeconfigs[name] = str(path)
 
+    def socket(self, name: str, path: Path) -> None:
+        self._state.sockets[name] = str(path)
+
     def port(self, name: str, number: int) -> None:
         self._state.ports[name] = number
 

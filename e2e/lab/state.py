@@ -45,6 +45,7 @@ class State:
         started_at: seconds since the epoch.
         pids: of each program, *inside* the lab's pid namespace.
         kubeconfigs: files by what they are for.
+        sockets: of the driver, where no kubelet and no sidecar has them to itself.
     """
 
     status: Status
@@ -57,6 +58,7 @@ class State:
     pids: dict[str, int] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     kubeconfigs: dict[str, str] = field(default_factory=dict)
+    sockets: dict[str, str] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
 
 
@@ -77,6 +79,11 @@ class LabDirectory:
     @property
     def data(self) -> Path:
         return self.path / "data"
+
+    @property
+    def gateway(self) -> Path:
+        """The socket on which the management cluster's gateway takes orders."""
+        return self.data / "gateway.sock"
 
     @property
     def _state_file(self) -> Path:

@@ -11,11 +11,12 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
-from e2e.lab import assembly
+from e2e.lab.assembly import Assembly
 from e2e.lab.isolation import KEEP
 from e2e.lab.recorder import Recorder
 from e2e.lab.state import LabDirectory
@@ -32,7 +33,8 @@ async def supervise(directory: LabDirectory, *, machines: str, clusters: str) ->
     lifeline = await _standard_input()
     orders: dict[str, Any] = json.loads(await lifeline.readline())
     recorder = Recorder(directory, launcher=orders["launcher"], init=orders["init"], machines=machines)
-    lab = asyncio.create_task(_run(directory, recorder, clusters=clusters, image=orders["image"]))
+    start = partial(_start, machines=machines, clusters=clusters, orders=orders)
+    lab = asyncio.create_task(_run(directory, recorder, start=start))
     end = _once(recorder, lab)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
     watcher = asyncio.create_task(_hold(lifeline, end))
@@ -50,14 +52,29 @@ async def supervise(directory: LabDirectory, *, machines: str, clusters: str) ->
     return 0
 
 
-async def _run(directory: LabDirectory, recorder: Recorder, *, clusters: str, image: Mapping[str, str]) -> None:
+async def _run(directory: LabDirectory, recorder: Recorder, *, start: Callable[..., Awaitable[None]]) -> None:
     """Starts the lab and stays as long as it runs: the group's tasks end by failing or by being cancelled."""
     directory.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         group.create_task(recorder.refresh())
-        lab = assembly.Assembly(directory=directory, recorder=recorder, stack=stack, group=group)
-        await (lab.start_both(image) if clusters == "both" else lab.start_management_only())
+        await start(directory=directory, recorder=recorder, stack=stack, group=group)
         recorder.ready()
+
+
+async def _start(*, machines: str, clusters: str, orders: Mapping[str, Any], **parts: Any) -> None:
+    """Starts what the lab was asked to be, out of the parts of its assembly."""
+    if clusters == "management":
+        await Assembly(**parts).start_management_only()
+    elif machines == "loop":
+        from e2e.lab.loopnodes import LoopAssembly  # noqa: PLC0415 - costs time, which a lab without machines has not
+
+        await LoopAssembly(**parts).start_loop()
+    elif machines == "none":
+        from e2e.lab.machineless import MachinelessAssembly  # noqa: PLC0415 - as above
+
+        await MachinelessAssembly(**parts).start_machineless(durations=orders["durations"], audit=orders["audit"])
+    else:
+        await Assembly(**parts).start_both(orders["image"])
 
 
 def _once(recorder: Recorder, lab: asyncio.Task[None]) -> Callable[[], None]:

@@ -106,14 +106,6 @@ class Machine:
         self.hide(disk)
         self._show(disk, serial=serial, bus=bus)
 
-    def as_real_sysfs(self) -> Path:
-        """A folder to be mounted on /sys/block: the disks under the names of their loop devices, which /dev has."""
-        folder = self.root / "block"
-        folder.mkdir()
-        for disk in self._held:
-            (folder / disk.loop.name).symlink_to(self.sysfs / "block" / disk.name)
-        return folder
-
     def folder(self, name: str) -> Path:
         """A folder below kubelet's."""
         path = self.kubelet / name

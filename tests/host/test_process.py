@@ -84,7 +84,7 @@ class NodeProcess:
 
 
 def program(machine: Machine, *, port: int, environment: Mapping[str, str] | None = None) -> Program:
-    """The plug-in in a mount namespace of its own, in which /sys/block shows the machine's disks."""
+    """The plug-in in a mount namespace of its own, pointed at the machine's disks."""
     (machine.kubelet / "plugins_registry").mkdir()
     arguments = [
         sys.executable,
@@ -95,13 +95,14 @@ def program(machine: Machine, *, port: int, environment: Mapping[str, str] | Non
         f"--endpoint=unix://{machine.kubelet}/plugins/csi.kubevirt.io/csi.sock",
         f"--kubelet-dir={machine.kubelet}",
         f"--state-dir={machine.state}",
+        f"--sysfs-root={machine.sysfs}",
+        f"--dev-root={machine.dev}",
         f"--http-address=127.0.0.1:{port}",
         "--grace-period=1",
     ]
-    script = 'mount --bind "$0" /sys/block && exec "$@"'
     return Program(
         name="node",
-        argv=["unshare", "--mount", "sh", "-c", script, str(machine.as_real_sysfs()), *arguments],
+        argv=["unshare", "--mount", *arguments],
         log=machine.root / "node.log",
         environment={"PYTHONASYNCIODEBUG": "", **(environment or {})},
         directory=REPOSITORY,
