@@ -12,7 +12,7 @@ from contextlib import suppress
 from kubevirt_csi.domain.infra_volumes import Claim, DataVolume, InfraVolume, NewVolume
 from kubevirt_csi.errors import NotFound
 from kubevirt_csi.infra import datavolumes
-from kubevirt_csi.infra.answers import Exists, Missing
+from kubevirt_csi.infra.answers import Exists, Missing, Refused
 from kubevirt_csi.infra.cache import Cache, unreadable
 from kubevirt_csi.infra.changes import Changes
 from kubevirt_csi.infra.connection import Connection
@@ -20,6 +20,9 @@ from kubevirt_csi.infra.datavolumes import Half, Value
 from kubevirt_csi.infra.resources import CLAIMS, DATA_VOLUMES, Call, Object, Resource, Verb
 from kubevirt_csi.infra.watching import parsed
 from kubevirt_csi.ports.infra import Stale
+
+CLAIM_EXISTS = "Destination PVC "
+"""How CDI says that a claim of the name exists. Source: CDI pkg/apiserver/webhooks/datavolume-validate.go."""
 
 
 class InfraVolumes:
@@ -61,6 +64,10 @@ class InfraVolumes:
             )
         except Exists:
             return None
+        except Refused as error:
+            if CLAIM_EXISTS in error.message:
+                return None
+            raise
         return self._joined(volume.id, self._parsed(DATA_VOLUMES, volume.id, made, datavolumes.data_volume), None)
 
     async def delete(self, volume: InfraVolume) -> None:
