@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _differences(lab: LabDirectory, rounds: Sequence[Round]) -> Iterator[str]:
     """Runs the rounds in a lab and yields what is not as expected."""
-    program = build("sidecars") / "csi-sanity"
+    program = build("sanity") / "csi-sanity"
     expected = Expectation.read()
     started = time.monotonic()
     with bring_up(lab, machines="loop", clusters="both", say=_say):

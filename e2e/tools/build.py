@@ -25,7 +25,7 @@ from pathlib import Path
 from e2e.cache import cache_root
 
 TOOLS = Path(__file__).parent
-GROUPS = ("kubernetes", "sidecars")
+GROUPS = ("kubernetes", "sidecars", "sanity")
 MINIMUM_GO = (1, 26)
 MINIMUM_FREE_BYTES = 20 * 1024**3
 BUILD_TIMEOUT_SECONDS = 1800
@@ -162,15 +162,20 @@ def _build_into(group: str, result: Path, *, packages: Path) -> None:
         names = ", ".join(binary_name(tool) for tool in tools)
         print(f"building {names}: once, and it takes some minutes", file=sys.stderr, flush=True)
         # All at once: one program is linked, which takes one core, while others are compiled.
-        done = subprocess.run(
-            [go, "build", *flags(group), "-o", f"{binaries}/", *tools],
-            cwd=TOOLS / group,
-            env=environment,
-            check=False,
-            timeout=BUILD_TIMEOUT_SECONDS,
-            capture_output=True,  # a line for each of some hundred modules, of use only when it fails
-            text=True,
-        )
+        try:
+            done = subprocess.run(
+                [go, "build", *flags(group), "-o", f"{binaries}/", *tools],
+                cwd=TOOLS / group,
+                env=environment,
+                check=False,
+                timeout=BUILD_TIMEOUT_SECONDS,
+                capture_output=True,  # a line for each of some hundred modules, of use only when it fails
+                text=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(
+                f"building {group} took over {BUILD_TIMEOUT_SECONDS} s; is the machine busy?"
+            ) from error
         if done.returncode != 0:
             raise BuildError(f"building {group} failed:\n{done.stderr[-ERROR_CHARACTERS:]}")
         print(f"built {group} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
