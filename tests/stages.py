@@ -70,7 +70,8 @@ CHECK = (
 )
 TIERS = (
     pytest("host", "tests/host", timeout=600),
-    pytest("api", "tests/api", "tests/lab", timeout=900),
+    # Files side by side: each worker has clusters of its own, and most of the time they wait for what they do.
+    pytest("api", "-n", "2", "--dist", "loadfile", "--timeout=240", "tests/api", "tests/lab", timeout=1200),
     Stage(name="sanity", command=python("e2e.sanity"), timeout=600),
     pytest("guest", "tests/guest", timeout=600),
     pytest("e2e", "e2e/suites", timeout=1500),

@@ -125,6 +125,11 @@ class ControlPlane:
         """Ends one of `programs` in an orderly way."""
         await self.processes.stop(self._process_name(program))
 
+    async def know_new_kinds(self) -> None:
+        """Starts kube-controller-manager anew: its garbage collector looks for new kinds twice a minute only."""
+        await self.kill(CONTROLLER_MANAGER)
+        await self.start(CONTROLLER_MANAGER)
+
     async def kill(self, program: str) -> None:
         """Kills one of `programs`, as a crash would."""
         await self.processes.kill(self._process_name(program))

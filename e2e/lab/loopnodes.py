@@ -24,7 +24,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from e2e.lab import driver, management, manifests
 from e2e.lab.api import Object, eventually
 from e2e.lab.assembly import VMS, Assembly
-from e2e.lab.controlplane import CONTROLLER_MANAGER, ControlPlane
+from e2e.lab.controlplane import ControlPlane
 from e2e.lab.driver import Container
 from e2e.lab.processes import Process, ProcessError, Processes, Program
 from e2e.lab.registering import register_plugins
@@ -55,7 +55,7 @@ class LoopAssembly(Assembly):
         infra = self._plane("management", binaries)
         await self._start_plane(infra)
         await self._start_kubevirt(infra, machines=self._loop_machines(), durations={"scale": SCALE})
-        await _know_new_kinds(infra)
+        await infra.know_new_kinds()
         await management.create_machines(infra, VMS)
         await management.grant_controller(infra, objects)
         sockets = [await self._start_driver(infra, objects), *await self._start_nodes()]
@@ -146,12 +146,6 @@ async def serves(socket: Path) -> bool:
     except (OSError, TimeoutError, GRPCError, StreamTerminatedError):
         return False
     return bool(answer.ready)
-
-
-async def _know_new_kinds(plane: ControlPlane) -> None:
-    """Starts the garbage collector anew: it looks for new kinds twice a minute, and the first delete would wait."""
-    await plane.kill(CONTROLLER_MANAGER)
-    await plane.start(CONTROLLER_MANAGER)
 
 
 async def _mount(folder: Path, *, log: Path) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from e2e.lab.images.commands import run
 
 ROOT_DISK_MODULES = ("virtio_pci", "virtio_blk", "ext4")
-# Loaded here too, as finding modules by name costs an emulated guest a second.
-EARLY_MODULES = ("virtio_scsi", "sd_mod", "virtio_net", "virtio_console", "overlay", "evdev", "button")
+# Loaded here too, as finding modules by name costs an emulated guest a second. kubelet locks every raw block volume
+# with a loop device.
+EARLY_MODULES = ("virtio_scsi", "sd_mod", "virtio_net", "virtio_console", "overlay", "evdev", "button", "loop")
 WANTED_MODULES = (*ROOT_DISK_MODULES, *EARLY_MODULES)
 SCRIPT = Path(__file__).parent / "initrd-init.sh"
 

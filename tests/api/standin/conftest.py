@@ -123,6 +123,7 @@ def standin(management: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
         standin = StandIn(program=program, management=management, directory=directory, port=port)
         try:
             runner.run(standin.start())
+            runner.run(management.know_new_kinds())
             yield standin
         finally:
             runner.run(standin.stop())
