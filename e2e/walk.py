@@ -105,6 +105,12 @@ def pod(where: Surroundings, *, name: str, node: str, script: str) -> dict[str, 
     }
 
 
+def writer(where: Surroundings, *, node: str) -> dict[str, Any]:
+    """The pod that writes random bytes and prints their sha256."""
+    script = f"dd if=/dev/urandom of=/data/random bs=1M count={MEBIBYTES} && sync && sha256sum /data/random"
+    return pod(where, name=writer_of(where), node=node, script=script)
+
+
 def writer_of(where: Surroundings) -> str:
     """The name of the pod that writes."""
     return f"{where.name}-writer"
@@ -163,8 +169,7 @@ def a_claim_waits_for_a_pod(where: Surroundings, seen: Seen) -> Iterator[str]:
 
 def a_pod_writes(where: Surroundings, seen: Seen) -> Iterator[str]:
     """A pod on the first node writes 64 MiB of random bytes."""
-    script = f"dd if=/dev/urandom of=/data/random bs=1M count={MEBIBYTES} && sync && sha256sum /data/random"
-    where.tenant.apply(pod(where, name=writer_of(where), node=seen.nodes[0], script=script))
+    where.tenant.apply(writer(where, node=seen.nodes[0]))
     seen.digest = wait_for_digest(where, writer_of(where))
     yield where.tenant.run("get", "pod", writer_of(where), "-n", where.namespace, "-o", "wide")
     yield where.tenant.run("logs", writer_of(where), "-n", where.namespace)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from e2e.kubectl import Kubectl
+from e2e.lab.killing import Killing
+from e2e.lab.state import lab_directory
 from e2e.lab.surroundings import surroundings_of
 from e2e.walk import Surroundings
 
@@ -34,21 +36,36 @@ def lab(*arguments: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def surroundings(request: pytest.FixtureRequest) -> Iterator[Surroundings]:
-    given = request.config.getoption
-    if given("--tenant-kubeconfig"):
-        kubectl = given("--kubectl")
-        yield Surroundings(
-            tenant=Kubectl(kubectl, given("--tenant-kubeconfig")),
-            infra=Kubectl(kubectl, given("--infra-kubeconfig")),
-            infra_namespace=given("--infra-namespace"),
-            storage_class="kubevirt",
-            pod_image=given("--pod-image"),
-        )
+def lab_name(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The lab of this session, which runs; None when clusters are given."""
+    if request.config.getoption("--tenant-kubeconfig"):
+        yield None
         return
     name = f"e2e-{os.getpid()}"
     try:
         lab("up", "--name", name)
-        yield surroundings_of(name)
+        yield name
     finally:
         lab("down", "--name", name)
+
+
+@pytest.fixture(scope="session")
+def surroundings(request: pytest.FixtureRequest, lab_name: str | None) -> Surroundings:
+    if lab_name is not None:
+        return surroundings_of(lab_name)
+    given = request.config.getoption
+    kubectl = given("--kubectl")
+    return Surroundings(
+        tenant=Kubectl(kubectl, given("--tenant-kubeconfig")),
+        infra=Kubectl(kubectl, given("--infra-kubeconfig")),
+        infra_namespace=given("--infra-namespace"),
+        storage_class="kubevirt",
+        pod_image=given("--pod-image"),
+    )
+
+
+@pytest.fixture(scope="session")
+def killing(lab_name: str | None) -> Killing:
+    if lab_name is None:
+        pytest.skip("only the lab's processes can be killed from outside their containers")
+    return Killing(lab_directory(lab_name))

@@ -1,0 +1,159 @@
+"""The rows of the matrix: which volumes are made, and the objects that each row needs.
+
+Every value of every property is in some row, not every combination: what matters of a combination (a bus with a file
+system, a tenant class with an infra class) is crossed so that each value meets several of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.walk import DRIVER, Surroundings
+
+Object = dict[str, Any]
+
+MEBIBYTES = 8
+DEVICE = "/dev/volume"
+FOLDER = "/volume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One volume: how it is made and how pods see it. ``file_system`` "" is a raw block volume."""
+
+    bus: str
+    file_system: str
+    binding: str = "WaitForFirstConsumer"
+    infra_class: str = "local-block"
+    reclaim: str = "Delete"
+    access: str = "ReadWriteOnce"
+    ephemeral: bool = False
+
+    @property
+    def name(self) -> str:
+        """A name for its objects, and for the test."""
+        kind = "ephemeral" if self.ephemeral else (self.file_system or "block")
+        return f"{self.bus}-{kind}"
+
+    @property
+    def target(self) -> str:
+        """What the pod reads and writes."""
+        return f"{FOLDER}/data" if self.file_system else DEVICE
+
+
+ROWS = (
+    Row(bus="scsi", file_system="ext4"),
+    Row(
+        bus="scsi",
+        file_system="xfs",
+        binding="Immediate",
+        infra_class="local-block-wffc",
+        reclaim="Retain",
+        access="ReadWriteOncePod",
+    ),
+    Row(bus="scsi", file_system="", infra_class="local-filesystem"),
+    Row(bus="virtio", file_system="ext4", binding="Immediate", access="ReadWriteOncePod"),
+    Row(bus="virtio", file_system="xfs", infra_class="local-block-wffc"),
+    Row(bus="virtio", file_system="", binding="Immediate", reclaim="Retain"),
+)
+EPHEMERAL = Row(bus="scsi", file_system="ext4", ephemeral=True)
+
+
+def storage_class(row: Row) -> Object:
+    """The tenant's class of the row."""
+    parameters = {"bus": row.bus, "infraStorageClassName": row.infra_class}
+    if row.file_system:
+        parameters["csi.storage.k8s.io/fstype"] = row.file_system
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": _object_name(row)},
+        "provisioner": DRIVER,
+        "volumeBindingMode": row.binding,
+        "reclaimPolicy": row.reclaim,
+        "parameters": parameters,
+    }
+
+
+def claim(row: Row, where: Surroundings) -> Object:
+    """The claim of the row, 1 GiB."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": _object_name(row), "namespace": where.namespace},
+        "spec": _claim_spec(row),
+    }
+
+
+def writer(row: Row, where: Surroundings, *, node: str) -> Object:
+    """A pod that writes random bytes and prints their digest as it reads them back."""
+    write = f"dd if=/dev/urandom of={row.target} bs=1M count={MEBIBYTES} && sync"
+    return _pod(row, where, name=writer_name(row), node=node, script=f"{write} && {_digest(row)}")
+
+
+def reader(row: Row, where: Surroundings, *, node: str) -> Object:
+    """A pod that prints the digest of what is there."""
+    return _pod(row, where, name=reader_name(row), node=node, script=_digest(row))
+
+
+def writer_name(row: Row) -> str:
+    return f"{_object_name(row)}-writer"
+
+
+def reader_name(row: Row) -> str:
+    return f"{_object_name(row)}-reader"
+
+
+def claim_name(row: Row) -> str:
+    """The claim's name; that of a generic ephemeral volume is made by Kubernetes from pod and volume."""
+    return f"{writer_name(row)}-volume" if row.ephemeral else _object_name(row)
+
+
+def _object_name(row: Row) -> str:
+    return f"matrix-{row.name}"
+
+
+def _claim_spec(row: Row) -> Object:
+    return {
+        "accessModes": [row.access],
+        "volumeMode": "Filesystem" if row.file_system else "Block",
+        "storageClassName": _object_name(row),
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+
+
+def _digest(row: Row) -> str:
+    return f"dd if={row.target} bs=1M count={MEBIBYTES} 2>/dev/null | sha256sum"
+
+
+def _pod(row: Row, where: Surroundings, *, name: str, node: str, script: str) -> Object:
+    seen_as = (
+        {"volumeMounts": [{"name": "volume", "mountPath": FOLDER}]}
+        if row.file_system
+        else {"volumeDevices": [{"name": "volume", "devicePath": DEVICE}]}
+    )
+    source: Object = (
+        {"ephemeral": {"volumeClaimTemplate": {"spec": _claim_spec(row)}}}
+        if row.ephemeral
+        else {"persistentVolumeClaim": {"claimName": _object_name(row)}}
+    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": where.namespace, "labels": {"matrix": "yes"}},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 1,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": where.pod_image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sh", "-c", f"{script} && exec sleep 3600"],
+                    **seen_as,
+                }
+            ],
+            "volumes": [{"name": "volume", **source}],
+        },
+    }
