@@ -173,9 +173,7 @@ def _build_into(group: str, result: Path, *, packages: Path) -> None:
                 text=True,
             )
         except subprocess.TimeoutExpired as error:
-            raise BuildError(
-                f"building {group} took over {BUILD_TIMEOUT_SECONDS} s; is the machine busy?"
-            ) from error
+            raise BuildError(f"building {group} took over {BUILD_TIMEOUT_SECONDS} s; is the machine busy?") from error
         if done.returncode != 0:
             raise BuildError(f"building {group} failed:\n{done.stderr[-ERROR_CHARACTERS:]}")
         print(f"built {group} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
