@@ -2,7 +2,9 @@ module kubevirt-csi/e2e/tools/sanity
 
 go 1.26.0
 
-tool github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
+tool (
+	github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
+)
 
 require (
 	github.com/Masterminds/semver/v3 v3.4.0 // indirect
