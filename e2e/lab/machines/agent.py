@@ -11,6 +11,7 @@ import base64
 import json
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ async def run_in_guest(vm: str, socket: Path, argv: Sequence[str], *, seconds: f
                 return await _run(vm, reader, writer, argv)
             finally:
                 writer.close()
+                with suppress(OSError):  # how the other side goes is nobody's concern
+                    await writer.wait_closed()
     except TimeoutError as error:
         raise MachineError(f"{vm}: {' '.join(argv)} did not end in the guest within {seconds:g} s") from error
     except (OSError, EOFError, ValueError) as error:
