@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -79,7 +80,7 @@ def _what_next(directory: LabDirectory) -> list[str]:
     return [
         f"  kubectl: {kubectl}",
         "try: kubectl get pvc,pv,volumeattachments in the tenant, kubectl get vm,vmi,dv -A in the management cluster",
-        f"end it: python -m e2e.lab down --name {directory.name}",
+        f"end it: {os.path.relpath(sys.executable)} -m e2e.lab down --name {directory.name}",
     ]
 
 

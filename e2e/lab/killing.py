@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from e2e.lab.isolation import host_pids
@@ -85,7 +86,9 @@ class Killing:
     def _in_guest(self, vm: str, when: str) -> str:
         socket = self.directory.data / "machines" / vm / "agent.sock"
         program = ["python3", "-c", KILL_PLUGIN, when, str(GUEST_SECONDS)]
-        result = asyncio.run(run_in_guest(vm, socket, program, seconds=GUEST_SECONDS + 30))
+        talk = run_in_guest(vm, socket, program, seconds=GUEST_SECONDS + 30)
+        with ThreadPoolExecutor(max_workers=1) as thread:  # this thread's event loop, if it has one, is the caller's
+            result = thread.submit(asyncio.run, talk).result()
         if result.code != 0:
             raise LabError(f"lab {self.directory.name}, {vm}: the node plugin was not killed: {result.stderr}")
         return result.stdout.strip()
