@@ -108,7 +108,7 @@ class Connection:
                             response = await self._opened(client, call, timeout)
                     except TimeoutError as error:
                         raise _AttemptFailed(unreachable(call, self.place, error, sent=True)) from error
-                    opening.callback(response.close)
+                    opening.callback(_cut, response)
                     stack.push_async_exit(opening.pop_all())
                     return response
 
@@ -189,6 +189,14 @@ class Connection:
         # An answer of somebody else, with 200: a login page, a proxy. Whether ours was carried out is unknown.
         answer = Answer(status=502, text=f"the answer is not JSON: {body[:100].decode(errors='replace')!r}")
         raise _AttemptFailed(judge(call, self.place, answer))
+
+
+def _cut(response: aiohttp.ClientResponse) -> None:
+    """Ends a watch at once. A TLS farewell would be waited for by nobody, and outlive the event loop."""
+    transport = None if response.connection is None else response.connection.transport
+    if transport is not None:
+        transport.abort()
+    response.close()
 
 
 def _may_follow(call: Call, again: Again) -> bool:

@@ -163,12 +163,14 @@ async def test_c_a_claim_that_does_not_exist_stops_attaching_and_the_end_of_deta
 async def test_d_each_change_invalidates_the_pod_in_flight_and_none_completes_before_they_end(site: Site) -> None:
     vm = await site.running_vm()
     names = [await bare_volume(site, name) for name in ("one", "two", "three", "four")]
-    await order(site, f"{site.vms}/{vm}", slow_attach="3s")
+    await order(site, f"{site.vms}/{vm}", slow_attach="1h")
     since = await version_of(site, vm)
     pods: list[Object] = []
     for count, name in enumerate(names, start=1):
         assert (await site.add(vm, add_options(name))).code == 202
         pods.append(await pod_holding(site, *names[:count]))
+        newest = pods[-1]["metadata"]["name"]
+        await site.vmi_until(vm, lambda vmi, pod=newest: pod_in(vmi, "one").get("attachPodName") == pod)
     states = await site.vmi_until(vm, lambda vmi: pod_in(vmi, "four").get("attachPodUID"), since=since)
     assert "Ready" not in {phase_in(state, name) for state in states for name in names}
     # The first volume was attached again and again, and lost its pod as often.
@@ -176,6 +178,7 @@ async def test_d_each_change_invalidates_the_pod_in_flight_and_none_completes_be
     assert first.count("AttachedToNode") >= 2
     assert "Bound" in first[first.index("AttachedToNode") :]
     # With the changes at an end all of them complete, in the last pod; the others have gone.
+    await order(site, f"{site.vms}/{vm}", slow_attach=None)
     states = await site.vmi_until(vm, lambda vmi: {phase_in(vmi, name) for name in names} == {"Ready"})
     assert {pod_in(states[-1], name)["attachPodUID"] for name in names} == {pods[-1]["metadata"]["uid"]}
     await site.pods_until(1)
