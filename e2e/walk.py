@@ -7,7 +7,7 @@ step raises when what it shows is not what it should be. It takes two kubeconfig
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +84,15 @@ def claim(where: Surroundings) -> dict[str, Any]:
 
 def pod(where: Surroundings, *, name: str, node: str, script: str) -> dict[str, Any]:
     """A pod on the given node that runs the script with the claim mounted at /data and then stays."""
+    source = {"name": "data", "persistentVolumeClaim": {"claimName": where.name}}
+    seen_as = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    return pod_with_volume(where, name=name, node=node, script=script, source=source, seen_as=seen_as)
+
+
+def pod_with_volume(
+    where: Surroundings, *, name: str, node: str, script: str, source: Mapping[str, Any], seen_as: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The same with any volume: ``source`` is its entry in the pod, ``seen_as`` how the container has it."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -97,10 +106,10 @@ def pod(where: Surroundings, *, name: str, node: str, script: str) -> dict[str, 
                     "image": where.pod_image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["sh", "-c", f"{script} && exec sleep 3600"],
-                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                    **seen_as,
                 }
             ],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": where.name}}],
+            "volumes": [dict(source)],
         },
     }
 

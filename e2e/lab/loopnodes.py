@@ -26,7 +26,7 @@ from e2e.lab.api import Object, eventually
 from e2e.lab.assembly import VMS, Assembly
 from e2e.lab.controlplane import ControlPlane
 from e2e.lab.driver import Container
-from e2e.lab.processes import Process, ProcessError, Processes, Program
+from e2e.lab.processes import Processes, Program, run_to_end
 from e2e.lab.registering import register_plugins
 from e2e.tools.build import build
 from kubevirt_csi._csi.csi import v1 as csi
@@ -161,11 +161,4 @@ async def _unmount(*, log: Path) -> None:
 
 
 async def _run(argv: Sequence[str], *, log: Path) -> None:
-    process = Process.start(Program(name=argv[0], argv=argv, log=log))
-    try:
-        async with asyncio.timeout(MOUNT_SECONDS):
-            code = await process.wait()
-    finally:
-        await process.kill()
-    if code != 0:
-        raise ProcessError(f"{' '.join(argv)} ended with {code}: {process.log_tail()}")
+    await run_to_end(Program(name=" ".join(argv), argv=argv, log=log), seconds=MOUNT_SECONDS)

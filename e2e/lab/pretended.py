@@ -10,25 +10,23 @@ Source: Kubernetes pkg/kubelet/volumemanager, pkg/controller/volume/attachdetach
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from e2e.lab.cloudprovider import NAMESPACE_ANNOTATION, wanted_addresses
 from e2e.lab.kubevirt.caching import Cluster
 from e2e.lab.kubevirt.connection import connect
+from e2e.lab.kubevirt.heartbeats import beat
+from e2e.lab.kubevirt.pods import report_pod
 from e2e.lab.kubevirt.reconciling import Reconciler, Stopwatch
 from e2e.lab.kubevirt.recording import now
-from e2e.lab.kubevirt.resources import CLAIM, LEASE, NODE, POD, VOLUME, Key, Object, Resource, deleting, dig, key_of
+from e2e.lab.kubevirt.resources import CLAIM, NODE, POD, VOLUME, Key, Object, Resource, deleting, dig, key_of
 from e2e.lab.kubevirt.resources import uid_of as uid
 from e2e.lab.kubevirt.settings import Durations
 
 CSI_NODE = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False)
 CONTROLLER_ATTACHES = "volumes.kubernetes.io/controller-managed-attach-detach"
-LEASE_NAMESPACE = "kube-node-lease"
-LEASE_SECONDS = 40
 HEARTBEAT_SECONDS = 10.0
-CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500", "ephemeral-storage": "1Ti"}
 
 
 class PretendedNodes:
@@ -69,7 +67,7 @@ class PretendedNodes:
         if deleting(pod):
             return await self._end(pod)
         if pod["status"]["phase"] == "Pending":
-            return await self._run(key, pod)
+            return await self._run(pod)
         return None
 
     async def _register(self, name: str) -> None:
@@ -93,19 +91,9 @@ class PretendedNodes:
         )
 
     async def _beat(self, name: str) -> None:
-        renewed = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": renewed}
-        await self._cluster.apply(LEASE, {"metadata": {"namespace": LEASE_NAMESPACE, "name": name}, "spec": spec})
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now()}
-        status = {
-            "capacity": CAPACITY,
-            "allocatable": CAPACITY,
-            "addresses": wanted_addresses({"metadata": {"name": name}}),
-            "conditions": [ready],
-        }
-        await self._cluster.apply(NODE, {"metadata": {"name": name}, "status": status}, subresource="/status")
+        await beat(self._cluster, name, addresses=wanted_addresses({"metadata": {"name": name}}))
 
-    async def _run(self, key: Key, pod: Object) -> float | None:
+    async def _run(self, pod: Object) -> float | None:
         """Waits for the pod's volumes, then for its containers, which are none."""
         node: str = pod["spec"]["nodeName"]
         volumes = self._volumes(pod)
@@ -118,7 +106,7 @@ class PretendedNodes:
         left = self._steps.left(self._durations.pod_ready, uid(pod), "ready")
         if left:
             return left
-        await self._cluster.patch(POD, key, {"status": _running(pod)}, subresource="/status")
+        await report_pod(self._cluster, pod, phase="Running", state={"running": {"startedAt": now()}})
         return None
 
     async def _end(self, pod: Object) -> float | None:
@@ -166,25 +154,6 @@ def claims_of(pod: Object) -> list[Key]:
         elif "ephemeral" in volume:
             keys.append((namespace, f"{name}-{volume['name']}"))
     return keys
-
-
-def _running(pod: Object) -> Object:
-    """The status of a pod whose containers run."""
-    containers = [
-        {
-            "name": container["name"],
-            "image": container["image"],
-            "imageID": container["image"],
-            "ready": True,
-            "started": True,
-            "restartCount": 0,
-            "state": {"running": {"startedAt": now()}},
-        }
-        for container in pod["spec"]["containers"]
-    ]
-    kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-    conditions = [{"type": kind, "status": "True", "lastTransitionTime": now()} for kind in kinds]
-    return {"phase": "Running", "conditions": conditions, "containerStatuses": containers, "startTime": now()}
 
 
 async def pretend(

@@ -162,6 +162,24 @@ class Process:
         return await self.wait()
 
 
+async def run_to_end(program: Program, *, seconds: float) -> None:
+    """Runs a program that ends by itself.
+
+    Raises:
+        ProcessError: it failed, or did not end in time and was killed.
+    """
+    process = Process.start(program)
+    try:
+        async with asyncio.timeout(seconds):
+            code = await process.wait()
+    except TimeoutError as error:
+        raise ProcessError(f"{program.name} did not end within {seconds:g} s: {process.log_tail()}") from error
+    finally:
+        await process.kill()
+    if code != 0:
+        raise ProcessError(f"{program.name} ended with {code}: {process.log_tail()}")
+
+
 async def _readable(descriptor: int) -> None:
     """Waits until the descriptor is readable, then closes it: a pidfd becomes readable when its process ends."""
     loop = asyncio.get_running_loop()

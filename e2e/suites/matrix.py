@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.walk import DRIVER, Surroundings
+from e2e.walk import DRIVER, Surroundings, pod_with_volume
 
 Object = dict[str, Any]
 
@@ -138,22 +138,8 @@ def _pod(row: Row, where: Surroundings, *, name: str, node: str, script: str) ->
         if row.ephemeral
         else {"persistentVolumeClaim": {"claimName": _object_name(row)}}
     )
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": where.namespace, "labels": {"matrix": "yes"}},
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "terminationGracePeriodSeconds": 1,
-            "containers": [
-                {
-                    "name": "main",
-                    "image": where.pod_image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["sh", "-c", f"{script} && exec sleep 3600"],
-                    **seen_as,
-                }
-            ],
-            "volumes": [{"name": "volume", **source}],
-        },
-    }
+    made = pod_with_volume(
+        where, name=name, node=node, script=script, source={"name": "volume", **source}, seen_as=seen_as
+    )
+    made["metadata"]["labels"] = {"matrix": "yes"}
+    return made

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,51 +18,12 @@ import pytest
 from e2e.lab.api import eventually
 from e2e.lab.isolation import host_pids, members
 from e2e.lab.processes import Process, Program
-from e2e.lab.state import LabDirectory, State
+from tests.lab.commands import REPOSITORY, LabCommands
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
 
-REPOSITORY = Path(__file__).parents[2]
 GONE_SECONDS = 20
 COMMAND_SECONDS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class SmallLab:
-    """The command line of one lab in a folder of its own."""
-
-    root: Path
-    name: str = "small"
-
-    @property
-    def directory(self) -> LabDirectory:
-        return LabDirectory(self.root / self.name)
-
-    def command(self, name: str) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment of ``up``, ``down`` or ``status``."""
-        arguments = ["--clusters", "management"] if name == "up" else []
-        argv = [sys.executable, "-m", "e2e.lab", name, "--name", self.name, *arguments]
-        return argv, os.environ | {"KUBEVIRT_CSI_LABS": str(self.root)}
-
-    def run(self, name: str) -> str:
-        argv, environment = self.command(name)
-        result = subprocess.run(
-            argv,
-            cwd=REPOSITORY,
-            env=environment,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_SECONDS,
-        )
-        assert result.returncode == 0, result.stdout
-        return result.stdout
-
-    def state(self) -> State:
-        state = self.directory.read()
-        assert state is not None
-        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +81,7 @@ def mount_inside(init: int, image: Path) -> Footprint:
     return footprint
 
 
-async def assert_nothing_is_left(lab: SmallLab, footprint: Footprint) -> None:
+async def assert_nothing_is_left(lab: LabCommands, footprint: Footprint) -> None:
     async def clean() -> bool:
         return not lab.directory.running() and not footprint.leftovers()
 
@@ -132,13 +92,13 @@ async def assert_nothing_is_left(lab: SmallLab, footprint: Footprint) -> None:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[SmallLab]:
-    small = SmallLab(tmp_path)
+def lab(tmp_path: Path) -> Iterator[LabCommands]:
+    small = LabCommands(root=tmp_path, name="small", up=("--clusters", "management"), seconds=COMMAND_SECONDS)
     yield small
     small.run("down")
 
 
-async def test_down_leaves_nothing_behind(lab: SmallLab, tmp_path: Path) -> None:
+async def test_down_leaves_nothing_behind(lab: LabCommands, tmp_path: Path) -> None:
     lab.run("up")
     footprint = mount_inside(lab.state().init, tmp_path / "disk.img")
     assert "is gone" in lab.run("down")
@@ -148,7 +108,7 @@ async def test_down_leaves_nothing_behind(lab: SmallLab, tmp_path: Path) -> None
     assert (lab.directory.logs / "management-etcd.log").exists()
 
 
-async def test_a_second_up_reports_the_running_lab_and_leaves_it_alone(lab: SmallLab) -> None:
+async def test_a_second_up_reports_the_running_lab_and_leaves_it_alone(lab: LabCommands) -> None:
     lab.run("up")
     before = lab.state().init
     assert "runs already" in lab.run("up")
@@ -157,14 +117,14 @@ async def test_a_second_up_reports_the_running_lab_and_leaves_it_alone(lab: Smal
 
 
 @pytest.mark.parametrize("victim", ["launcher", "init"])
-async def test_a_sigkill_of_a_parent_leaves_nothing_behind(lab: SmallLab, tmp_path: Path, victim: str) -> None:
+async def test_a_sigkill_of_a_parent_leaves_nothing_behind(lab: LabCommands, tmp_path: Path, victim: str) -> None:
     lab.run("up")
     footprint = mount_inside(lab.state().init, tmp_path / "disk.img")
     os.kill(getattr(lab.state(), victim), signal.SIGKILL)
     await assert_nothing_is_left(lab, footprint)
 
 
-async def test_the_death_of_a_program_ends_the_lab_and_is_named(lab: SmallLab, tmp_path: Path) -> None:
+async def test_the_death_of_a_program_ends_the_lab_and_is_named(lab: LabCommands, tmp_path: Path) -> None:
     lab.run("up")
     state = lab.state()
     footprint = mount_inside(state.init, tmp_path / "disk.img")
@@ -181,7 +141,7 @@ async def test_the_death_of_a_program_ends_the_lab_and_is_named(lab: SmallLab, t
     assert failed.error.startswith("management-etcd (pid ")
 
 
-async def test_an_up_that_is_killed_half_way_takes_its_lab_along(lab: SmallLab) -> None:
+async def test_an_up_that_is_killed_half_way_takes_its_lab_along(lab: LabCommands) -> None:
     argv, environment = lab.command("up")
     process = Process.start(
         Program(name="up", argv=argv, environment=environment, directory=REPOSITORY, log=lab.root / "up.log")

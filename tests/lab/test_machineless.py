@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -15,11 +13,10 @@ import pytest
 from e2e.lab.api import Api, Object, connect, eventually
 from e2e.lab.isolation import members
 from e2e.lab.management import NAMESPACE, VMIS, VMS
-from e2e.lab.state import LabDirectory, State
+from tests.lab.commands import LabCommands
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root"), pytest.mark.timeout(300)]
 
-REPOSITORY = Path(__file__).parents[2]
 COMMAND_SECONDS = 120
 STEP_SECONDS = 60
 CLAIM_NAME, POD_NAME = "data", "app"
@@ -42,36 +39,6 @@ POD: Object = {
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM_NAME}}],
     },
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Lab:
-    """The command line of one lab in a folder of its own."""
-
-    root: Path
-
-    @property
-    def directory(self) -> LabDirectory:
-        return LabDirectory(self.root / "none")
-
-    def run(self, name: str, *arguments: str) -> str:
-        result = subprocess.run(
-            [sys.executable, "-m", "e2e.lab", name, "--name", "none", *arguments],
-            cwd=REPOSITORY,
-            env=os.environ | {"KUBEVIRT_CSI_LABS": str(self.root)},
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_SECONDS,
-        )
-        assert result.returncode == 0, result.stdout
-        return result.stdout
-
-    def state(self) -> State:
-        state = self.directory.read()
-        assert state is not None
-        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +73,22 @@ class Clusters:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    started = Lab(tmp_path_factory.mktemp("labs"))
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabCommands]:
+    started = LabCommands(
+        root=tmp_path_factory.mktemp("labs"),
+        name="none",
+        up=("--machines", "none", "--durations-scale", "0.01"),
+        seconds=COMMAND_SECONDS,
+    )
     try:
-        started.run("up", "--machines", "none", "--durations-scale", "0.01")
+        started.run("up")
         yield started
     finally:
         started.run("down")
 
 
 @pytest.fixture
-async def clusters(lab: Lab) -> AsyncIterator[Clusters]:
+async def clusters(lab: LabCommands) -> AsyncIterator[Clusters]:
     files = lab.state().kubeconfigs
     async with AsyncExitStack() as stack:
         tenant, management = [
@@ -164,7 +136,7 @@ async def test_a_pod_waits_for_its_claim_and_starts_when_the_claim_comes(cluster
         await clusters.tenant.delete(f"{CLAIMS}/{CLAIM_NAME}")
 
 
-async def test_status_names_what_runs_and_down_leaves_no_process(lab: Lab) -> None:
+async def test_status_names_what_runs_and_down_leaves_no_process(lab: LabCommands) -> None:
     programs = ("tenant-kube-scheduler", "kubevirt", "driver", "csi-provisioner", "csi-attacher")
     told = lab.run("status")
     assert [name for name in programs if f"{name} " not in told] == []

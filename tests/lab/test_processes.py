@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.lab.processes import Process, ProcessError, Processes, Program
+from e2e.lab.processes import Process, ProcessError, Processes, Program, run_to_end
 
 DEADLINE_SECONDS = 10.0
 
@@ -132,6 +132,23 @@ async def test_a_name_is_free_again_after_a_stop(processes: Processes, tmp_path:
         await processes.start(shell("sleep 60", tmp_path))
     await processes.stop("shell")
     assert (await processes.start(shell("sleep 60", tmp_path))).alive
+
+
+async def test_a_program_that_ends_by_itself_is_waited_for(tmp_path: Path) -> None:
+    await run_to_end(shell(f"touch {tmp_path}/done", tmp_path), seconds=30)
+    assert (tmp_path / "done").exists()
+
+
+async def test_a_program_that_ends_badly_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match=r"(?s)shell ended with 3: .*no such disk"):
+        await run_to_end(shell("echo no such disk >&2; exit 3", tmp_path), seconds=30)
+
+
+async def test_a_program_that_does_not_end_in_time_is_an_error_and_killed(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match=r"shell did not end within 1 s"):
+        await run_to_end(shell(f"echo $$ > {tmp_path}/pid; exec sleep 60", tmp_path), seconds=1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_process_can_be_ended_from_another_event_loop(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ They exist by name only; what kubelets do with the pods is in ``pods``. New mach
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -14,13 +13,9 @@ import structlog
 
 from e2e.lab.kubevirt.caching import Cluster
 from e2e.lab.kubevirt.connection import ApiError
-from e2e.lab.kubevirt.recording import now
-from e2e.lab.kubevirt.resources import LEASE, NODE
+from e2e.lab.kubevirt.heartbeats import beat
+from e2e.lab.kubevirt.resources import NODE
 from e2e.lab.kubevirt.settings import Durations
-
-LEASE_NAMESPACE = "kube-node-lease"
-LEASE_SECONDS = 40
-CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500", "ephemeral-storage": "1Ti"}
 
 log = structlog.get_logger()
 
@@ -51,20 +46,5 @@ class Nodes:
                     log.warning("heartbeat", node=name, error=str(error))
 
     async def _beat(self, name: str) -> None:
-        renewed = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": renewed}
-        await self._cluster.apply(LEASE, {"metadata": {"namespace": LEASE_NAMESPACE, "name": name}, "spec": spec})
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "message": "kubelet is posting ready status",
-            "lastHeartbeatTime": now(),
-        }
-        status = {
-            "capacity": CAPACITY,
-            "allocatable": CAPACITY,
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}],
-            "conditions": [ready],
-        }
-        await self._cluster.apply(NODE, {"metadata": {"name": name}, "status": status}, subresource="/status")
+        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}]
+        await beat(self._cluster, name, addresses=addresses)

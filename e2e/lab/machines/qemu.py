@@ -22,7 +22,7 @@ from e2e.lab.machines.agent import GuestResult, run_in_guest
 from e2e.lab.machines.commandline import Hardware, command_line, hotplug_ports
 from e2e.lab.machines.hotplug import Plugs
 from e2e.lab.machines.qmp import Monitor
-from e2e.lab.processes import Process, ProcessError, Program
+from e2e.lab.processes import Process, ProcessError, Program, run_to_end
 
 START_SECONDS = 20.0
 POWER_OFF_SECONDS = 15.0
@@ -221,14 +221,11 @@ async def _forget(machine: Machine) -> None:
 
 async def _make_overlay(machine: Machine, *, base: Path, overlay: Path) -> None:
     argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(base), str(overlay)]
-    process = Process.start(Program(name="qemu-img", argv=argv, log=machine.folder / "qemu.log"))
+    program = Program(name="qemu-img", argv=argv, log=machine.folder / "qemu.log")
     try:
-        async with asyncio.timeout(START_SECONDS):
-            code = await process.wait()
-    finally:
-        await process.kill()
-    if code != 0:
-        raise MachineError(f"{machine.name}: cannot make its disk over {base}: {process.log_tail()}")
+        await run_to_end(program, seconds=START_SECONDS)
+    except ProcessError as error:
+        raise MachineError(f"{machine.name}: cannot make its disk over {base}: {error}") from error
 
 
 def _pack(seed: Path, archive: Path) -> None:

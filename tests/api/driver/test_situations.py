@@ -17,15 +17,22 @@ pytestmark = pytest.mark.timeout(300)
 FAULTS = "lab.csi.kubevirt.io/"
 
 
-async def test_a_disk_that_was_plugged_into_the_instance_alone_is_taken_out_of_it(
-    controller: Controller, kubevirt: KubeVirt
-) -> None:
+async def plugged_into_the_instance_alone(controller: Controller, kubevirt: KubeVirt) -> str:
+    """A running VM whose VMI has the volume pvc-1, which the VM does not know of."""
     await kubevirt.become("legacy")
     site = controller.site
     vm = await site.running_vm()
     await controller.create("pvc-1")
     assert (await site.add(vm, add_options("pvc-1"), kind=VMI_ENDPOINT)).code == 202
     await site.vmi_until(vm, lambda vmi: entry_of(vmi, "pvc-1").get("phase") == "Ready")
+    return vm
+
+
+async def test_a_disk_that_was_plugged_into_the_instance_alone_is_taken_out_of_it(
+    controller: Controller, kubevirt: KubeVirt
+) -> None:
+    site = controller.site
+    vm = await plugged_into_the_instance_alone(controller, kubevirt)
     with pytest.raises(Unavailable, match="plugged it into the VMI alone"):
         await controller.publish("pvc-1", vm)
     await controller.unpublish("pvc-1", vm)
@@ -36,12 +43,8 @@ async def test_a_disk_that_was_plugged_into_the_instance_alone_is_taken_out_of_i
 async def test_the_syncer_takes_such_a_disk_out_when_the_mode_becomes_declarative(
     controller: Controller, kubevirt: KubeVirt
 ) -> None:
-    await kubevirt.become("legacy")
     site = controller.site
-    vm = await site.running_vm()
-    await controller.create("pvc-1")
-    assert (await site.add(vm, add_options("pvc-1"), kind=VMI_ENDPOINT)).code == 202
-    await site.vmi_until(vm, lambda vmi: entry_of(vmi, "pvc-1").get("phase") == "Ready")
+    vm = await plugged_into_the_instance_alone(controller, kubevirt)
     await kubevirt.become("declarative")
     await controller.unpublish("pvc-1", vm)
     assert entry_of(await site.vmi(vm), "pvc-1") == {}
