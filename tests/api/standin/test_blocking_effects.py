@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tests.api.standin.entries import (
     attached_by,
@@ -169,8 +170,7 @@ async def test_d_each_change_invalidates_the_pod_in_flight_and_none_completes_be
     for count, name in enumerate(names, start=1):
         assert (await site.add(vm, add_options(name))).code == 202
         pods.append(await pod_holding(site, *names[:count]))
-        newest = pods[-1]["metadata"]["name"]
-        await site.vmi_until(vm, lambda vmi, pod=newest: pod_in(vmi, "one").get("attachPodName") == pod)
+        await site.vmi_until(vm, partial(attaching_by, pod=pods[-1], volume="one"))
     states = await site.vmi_until(vm, lambda vmi: pod_in(vmi, "four").get("attachPodUID"), since=since)
     assert "Ready" not in {phase_in(state, name) for state in states for name in names}
     # The first volume was attached again and again, and lost its pod as often.
@@ -218,6 +218,10 @@ async def test_e_a_disk_that_was_ordered_to_be_refused_holds_up_those_after_it_a
     assert phase_in(await site.vmi(vm), "after") == "MountedToPod"
     await order(site, f"{site.claims}/refused", stuck_attach=None)
     await site.vmi_until(vm, lambda vmi: {phase_in(vmi, "refused"), phase_in(vmi, "after")} == {"Ready"})
+
+
+def attaching_by(vmi: Object | None, *, pod: Object, volume: str) -> bool:
+    return pod_in(vmi, volume).get("attachPodName") == pod["metadata"]["name"]
 
 
 async def pod_holding(site: Site, *volumes: str) -> Object:
