@@ -221,8 +221,7 @@ async def test_e_a_disk_that_was_ordered_to_be_refused_holds_up_those_after_it_a
 
 
 def attaching_by(vmi: Object | None, *, pod: Object, volume: str) -> bool:
-    named: str = pod_in(vmi, volume).get("attachPodName", "")
-    return named == pod["metadata"]["name"]
+    return bool(pod_in(vmi, volume).get("attachPodName") == pod["metadata"]["name"])
 
 
 async def pod_holding(site: Site, *volumes: str) -> Object:
