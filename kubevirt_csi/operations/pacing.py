@@ -2,7 +2,7 @@
 
 KubeVirt keeps all hot-plugged disks of a VM in one pod and replaces it for every change. Changes that come faster than
 a replacement takes never finish, and one that cannot finish holds up all others. So a change waits for its turn here:
-an idle VM collects changes for a moment; what waited while a batch was in flight is the next batch, sent back to back,
+an idle VM collects changes until none has come for a moment; what waited while a batch was in flight is the next batch, sent back to back,
 detaches first. Whether the VM has settled is read from the VMI, so that two replicas agree without knowing each other.
 
 Whatever has not settled for LIMIT_SECONDS holds nobody up any longer. Nothing here sends anything.
@@ -21,9 +21,11 @@ from kubevirt_csi.domain.machines import Machine, Survey
 from kubevirt_csi.errors import Unavailable
 from kubevirt_csi.observe import context
 from kubevirt_csi.ports.infra import Machines
-from kubevirt_csi.waiting import Notice, until
+from kubevirt_csi.waiting import SHORTEST_WAIT_SECONDS, Notice, until
 
 COLLECT_SECONDS = 0.05
+"""An idle VM waits so long for another change after each one: a burst takes a moment to come in."""
+LONGEST_COLLECT_SECONDS = 0.5
 LIMIT_SECONDS = 120.0
 TAKE_BACK_SECONDS = 60.0
 """What a stuck attach gets beyond its limit for being taken back, before the others stop waiting for it."""
@@ -115,6 +117,11 @@ class _Queue:
         recent = {name for name, since in self.unsettled.items() if now - since < LIMIT_SECONDS}
         return sorted(recent - leaving)
 
+    def collects_for(self, now: float) -> float:
+        """Seconds until there is nothing more to be expected of a burst."""
+        came = [turn.came for turn in self.waiting]
+        return min(max(came) + COLLECT_SECONDS, min(came) + LONGEST_COLLECT_SECONDS) - now
+
     def form_batch(self, now: float, survey: Survey | None, *, read_at: float) -> None:
         """Lets what waits start: all of it but the lone ones, or one of those when nothing else waits."""
         lone = [turn for turn in self.waiting if turn.kind is Kind.ATTACH_ALONE]
@@ -187,16 +194,14 @@ class Pacing:
     async def _until_batched(self, vm: str, turn: Turn) -> None:
         queue = turn.queue
 
-        async def started() -> bool | None:
-            return turn.started is not None or None
-
         async def goes() -> bool | None:
             async with queue.lock:
                 if turn.started is None:
                     await self._advance(vm, queue)
-            return await started()
+            return turn.started is not None or None
 
-        await until(started, changed=[queue.notice.changed], seconds=COLLECT_SECONDS)
+        while turn.started is None and (seconds := queue.collects_for(_now())) > SHORTEST_WAIT_SECONDS:
+            await asyncio.sleep(seconds)
         changes = [queue.notice.changed, lambda: self._machines.changed(vm)]
         if not await until(goes, changed=changes, seconds=TURN_SECONDS):
             raise Unavailable(

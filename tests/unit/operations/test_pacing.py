@@ -44,6 +44,30 @@ async def test_a_lone_change_waits_fifty_milliseconds_and_no_longer(cluster: Inf
     assert at == pytest.approx(0.05, abs=0.01)
 
 
+async def test_a_burst_that_takes_a_moment_to_come_in_is_one_batch(cluster: InfraCluster, driver: Driver) -> None:
+    names = have_volumes(cluster, 10)
+
+    async def after(seconds: float, name: str) -> None:
+        await asyncio.sleep(seconds)
+        await driver.publish(name, node("vm1"), WRITER)
+
+    await asyncio.gather(*(after(0.04 * number, name) for number, name in enumerate(names)))
+    assert cluster.reads["holders"] == 1
+
+
+async def test_a_stream_that_never_pauses_is_not_waited_for_beyond_half_a_second(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    names = have_volumes(cluster, 30)
+
+    async def after(seconds: float, name: str) -> None:
+        await asyncio.sleep(seconds)
+        await driver.publish(name, node("vm1"), WRITER)
+
+    await asyncio.gather(*(after(0.04 * number, name) for number, name in enumerate(names)))
+    assert adds(cluster)[0][0] <= 0.6
+
+
 async def test_many_who_wait_for_a_turn_do_not_each_read_the_vm(cluster: InfraCluster, driver: Driver) -> None:
     names = have_volumes(cluster, 50)
     await asyncio.gather(*(driver.publish(name, node("vm1"), WRITER) for name in names))
