@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
+# Debian's and Python's packages are fetched side by side; nothing else here is more than one step.
+MAKEFLAGS += --jobs=2
 
 PYTHON ?= python3.11
 BIN := .venv/bin

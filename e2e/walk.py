@@ -50,7 +50,6 @@ class Seen:
     """What earlier steps found and later ones need."""
 
     nodes: list[str] = field(default_factory=list)
-    data_volumes_before: set[str] = field(default_factory=set)
     persistent_volume: str = ""
     volume_id: str = ""
     infra_persistent_volume: str = ""
@@ -93,6 +92,8 @@ def pod_with_volume(
     where: Surroundings, *, name: str, node: str, script: str, source: Mapping[str, Any], seen_as: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The same with any volume: ``source`` is its entry in the pod, ``seen_as`` how the container has it."""
+    # As PID 1 a shell ignores a signal that it has no trap for, and sleep would let kubelet wait for its grace period.
+    stays = "trap 'exit 0' TERM; sleep 3600 & wait"
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -105,7 +106,7 @@ def pod_with_volume(
                     "name": "main",
                     "image": where.pod_image,
                     "imagePullPolicy": "IfNotPresent",
-                    "command": ["sh", "-c", f"{script} && exec sleep 3600"],
+                    "command": ["sh", "-c", f"{script} && {{ {stays}; }}"],
                     **seen_as,
                 }
             ],
@@ -151,14 +152,14 @@ def the_driver_is_installed(where: Surroundings, seen: Seen) -> Iterator[str]:
     yield where.tenant.run("get", "csinodes", "-o", "custom-columns=NAME:.metadata.name,NODEID:.spec.drivers[*].nodeID")
 
 
-def data_volumes(where: Surroundings) -> set[str]:
-    """The names of the DataVolumes in the infra namespace."""
-    return {item["metadata"]["name"] for item in where.infra.items("datavolumes", where.infra_namespace)}
+def data_volumes_of(where: Surroundings, uid: str) -> list[str]:
+    """The DataVolumes of the claim with this UID: csi-provisioner calls its volume after it."""
+    names = [item["metadata"]["name"] for item in where.infra.items("datavolumes", where.infra_namespace)]
+    return [name for name in names if uid in name]
 
 
-def a_claim_waits_for_a_pod(where: Surroundings, seen: Seen) -> Iterator[str]:
+def a_claim_waits_for_a_pod(where: Surroundings, _seen: Seen) -> Iterator[str]:
     """A claim is made and waits for its first consumer: nothing exists in the management cluster yet."""
-    seen.data_volumes_before = data_volumes(where)
     where.tenant.apply(claim(where))
 
     def waits() -> bool:
@@ -169,10 +170,11 @@ def a_claim_waits_for_a_pod(where: Surroundings, seen: Seen) -> Iterator[str]:
         return bool(events)
 
     wait_until(waits, what="event WaitForFirstConsumer on the claim", timeout=60)
-    phase = (where.tenant.get("pvc", where.name, where.namespace) or {})["status"]["phase"]
+    found = where.tenant.get("pvc", where.name, where.namespace) or {}
+    phase = found["status"]["phase"]
     require(that=phase == "Pending", otherwise=f"the claim is {phase}, expected Pending")
-    made = data_volumes(where) - seen.data_volumes_before
-    require(that=not made, otherwise=f"there are DataVolumes already: {made}")
+    made = data_volumes_of(where, found["metadata"]["uid"])
+    require(that=not made, otherwise=f"it has DataVolumes already: {made}")
     yield where.tenant.run("get", "pvc", where.name, "-n", where.namespace)
 
 
