@@ -2,8 +2,9 @@
 
 KubeVirt keeps all hot-plugged disks of a VM in one pod and replaces it for every change. Changes that come faster than
 a replacement takes never finish, and one that cannot finish holds up all others. So a change waits for its turn here:
-an idle VM collects changes until none has come for a moment; what waited while a batch was in flight is the next batch, sent back to back,
-detaches first. Whether the VM has settled is read from the VMI, so that two replicas agree without knowing each other.
+an idle VM collects changes until none has come for a moment; what waited while a batch was in flight is the next one,
+sent back to back, detaches first. Whether the VM has settled is read from the VMI, so that two replicas agree without
+knowing each other.
 
 Whatever has not settled for LIMIT_SECONDS holds nobody up any longer. Nothing here sends anything.
 Source: KubeVirt pkg/virt-controller/watch/vmi/volume-hotplug.go.
@@ -200,9 +201,12 @@ class Pacing:
                     await self._advance(vm, queue)
             return turn.started is not None or None
 
-        while turn.started is None and (seconds := queue.collects_for(_now())) > SHORTEST_WAIT_SECONDS:
-            await asyncio.sleep(seconds)
-        changes = [queue.notice.changed, lambda: self._machines.changed(vm)]
+        async def collected() -> bool | None:
+            return turn.started is not None or queue.collects_for(_now()) < SHORTEST_WAIT_SECONDS or None
+
+        notice = queue.notice.changed
+        await until(collected, changed=[notice], seconds=LONGEST_COLLECT_SECONDS, look_again=COLLECT_SECONDS)
+        changes = [notice, lambda: self._machines.changed(vm)]
         if not await until(goes, changed=changes, seconds=TURN_SECONDS):
             raise Unavailable(
                 f"VM {vm}: the change for volume {turn.volume_id} had no turn within {TURN_SECONDS:.0f} s; in front of "
