@@ -37,6 +37,10 @@ check: .venv/ready ## lint, types, generated code, unit and property tests
 test: packages .venv/ready ## all tests that need no other machine
 	@$(BIN)/python -m tests.stages all
 
+.PHONY: test-guest
+test-guest: packages .venv/ready ## the node plugin in a QEMU guest, on disks that come, go, change, lag and fail (as root)
+	@$(BIN)/python -m pytest -q tests/guest
+
 .PHONY: sanity
 sanity: packages .venv/ready ## csi-sanity against controller and node, on real mounts of loop devices (as root)
 	@$(BIN)/python -m e2e.sanity
@@ -48,6 +52,10 @@ demo: packages .venv/ready ## a newcomer's walk through the product; KEEP=1 leav
 .PHONY: bench-attach
 bench-attach: packages .venv/ready ## what the driver adds to a hot-plug, measured on a lab without machines; not a test
 	@$(BIN)/python -m bench.attach
+
+.PHONY: bench-node
+bench-node: packages .venv/ready ## what the node plug-in costs: start, staging, memory, on loop devices (as root); not a test
+	@$(BIN)/python -m bench.node
 
 .PHONY: image-context
 image-context: .venv/ready ## build/image, the folder from which deploy/image/Containerfile builds the driver's image

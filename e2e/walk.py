@@ -50,6 +50,7 @@ class Seen:
     """What earlier steps found and later ones need."""
 
     nodes: list[str] = field(default_factory=list)
+    claim_uid: str = ""
     persistent_volume: str = ""
     volume_id: str = ""
     infra_persistent_volume: str = ""
@@ -152,13 +153,13 @@ def the_driver_is_installed(where: Surroundings, seen: Seen) -> Iterator[str]:
     yield where.tenant.run("get", "csinodes", "-o", "custom-columns=NAME:.metadata.name,NODEID:.spec.drivers[*].nodeID")
 
 
-def data_volumes_of(where: Surroundings, uid: str) -> list[str]:
-    """The DataVolumes of the claim with this UID: csi-provisioner calls its volume after it."""
-    names = [item["metadata"]["name"] for item in where.infra.items("datavolumes", where.infra_namespace)]
-    return [name for name in names if uid in name]
+def data_volumes(where: Surroundings, seen: Seen) -> set[str]:
+    """The DataVolumes of the claim: csi-provisioner calls a volume after its claim's UID."""
+    names = {item["metadata"]["name"] for item in where.infra.items("datavolumes", where.infra_namespace)}
+    return {name for name in names if seen.claim_uid in name}
 
 
-def a_claim_waits_for_a_pod(where: Surroundings, _seen: Seen) -> Iterator[str]:
+def a_claim_waits_for_a_pod(where: Surroundings, seen: Seen) -> Iterator[str]:
     """A claim is made and waits for its first consumer: nothing exists in the management cluster yet."""
     where.tenant.apply(claim(where))
 
@@ -173,7 +174,8 @@ def a_claim_waits_for_a_pod(where: Surroundings, _seen: Seen) -> Iterator[str]:
     found = where.tenant.get("pvc", where.name, where.namespace) or {}
     phase = found["status"]["phase"]
     require(that=phase == "Pending", otherwise=f"the claim is {phase}, expected Pending")
-    made = data_volumes_of(where, found["metadata"]["uid"])
+    seen.claim_uid = found["metadata"]["uid"]
+    made = data_volumes(where, seen)
     require(that=not made, otherwise=f"it has DataVolumes already: {made}")
     yield where.tenant.run("get", "pvc", where.name, "-n", where.namespace)
 

@@ -21,6 +21,7 @@ from kubevirt_csi.observe.metrics import Metrics
 from kubevirt_csi.operations.attachment import Attacher
 from kubevirt_csi.operations.detachment import Detacher
 from kubevirt_csi.operations.entries import Entries
+from kubevirt_csi.operations.expansion import Expander
 from kubevirt_csi.operations.holding import Holding
 from kubevirt_csi.operations.pacing import Pacing
 from kubevirt_csi.operations.provisioning import Provisioner
@@ -44,7 +45,12 @@ def controller_service(*, volumes: Volumes, machines: Machines, nodes: NodeNames
     pacing, stuck = Pacing(machines), StuckAttaches()
     detacher = Detacher(holding=holding, pacing=pacing, stuck=stuck)
     attacher = Attacher(holding=holding, pacing=pacing, stuck=stuck, detacher=detacher)
-    return ControllerService(provisioner=Provisioner(holding=holding), attacher=attacher, detacher=detacher)
+    return ControllerService(
+        provisioner=Provisioner(holding=holding),
+        attacher=attacher,
+        detacher=detacher,
+        expander=Expander(volumes=volumes),
+    )
 
 
 async def run(settings: ControllerSettings) -> int:

@@ -12,7 +12,8 @@
         ├── FailedPrecondition  the state of the object forbids it; the text says what has to change
         ├── OutOfRange          a capacity that cannot be made
         ├── PermissionDenied    an API refused us a verb; the text names verb, resource and namespace
-        ├── ResourceExhausted   CreateVolume: no quota or room; ControllerPublishVolume: this VM is full, only that
+        ├── ResourceExhausted   CreateVolume, ControllerExpandVolume: no quota or room; ControllerPublishVolume: this
+        │                       VM is full, only that
         ├── Unimplemented
         └── Internal            a defect, or a program that failed
 
@@ -90,7 +91,7 @@ class PermissionDenied(DriverError):
 
 
 class ResourceExhausted(DriverError):
-    """No quota or room for a new volume; of ControllerPublishVolume: the VM takes no more disks, nothing else."""
+    """No quota or room for a new or larger volume; of ControllerPublishVolume: the VM takes no more disks."""
 
     status = Status.RESOURCE_EXHAUSTED
 

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn
 
 import structlog
 
 from kubevirt_csi.domain.nodes import NodeIdentity
-from kubevirt_csi.host import filesystems, mounts
+from kubevirt_csi.host import filesystems, mounts, resizing, trimming
 from kubevirt_csi.host.commands import Commands
 from kubevirt_csi.host.disks import SysfsDisks
 from kubevirt_csi.host.filesystems import HostFilesystems
+from kubevirt_csi.host.hotplug import SysfsHotplug
 from kubevirt_csi.host.mounts import HostMounts
 from kubevirt_csi.host.places import HostPlaces
 from kubevirt_csi.host.records import HostRecords
+from kubevirt_csi.host.resizing import HostResizing
+from kubevirt_csi.host.trimming import HostTrimmer
 from kubevirt_csi.host.usage import HostUsage
 from kubevirt_csi.observe.health import Pages, Readiness
 from kubevirt_csi.observe.http_threaded import HttpServer
-from kubevirt_csi.observe.metrics import Metrics
+from kubevirt_csi.observe.metrics import AbnormalVolumes, Metrics
+from kubevirt_csi.operations.formatting import Formatting
+from kubevirt_csi.operations.growing import Growing
+from kubevirt_csi.operations.health import VolumeHealth
+from kubevirt_csi.operations.limiting import VolumeLimit
 from kubevirt_csi.operations.publishing import Publishing
 from kubevirt_csi.operations.staging import Staging
+from kubevirt_csi.operations.trimming import Trimming
+from kubevirt_csi.operations.unstaging import Unstaging
 from kubevirt_csi.operations.usage import VolumeUsage
 from kubevirt_csi.rpc.serving import RpcServer, csi_services, termination
 from kubevirt_csi.services import registration
@@ -36,7 +47,7 @@ from kubevirt_csi.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
 
-PROGRAMS = (*filesystems.PROGRAMS, *mounts.PROGRAMS)
+PROGRAMS = (*filesystems.PROGRAMS, *mounts.PROGRAMS, *resizing.PROGRAMS, *trimming.PROGRAMS)
 TOOLS = "tools"
 UNREGISTER_SECONDS = 1.0
 
@@ -59,7 +70,9 @@ async def _serve(settings: NodeSettings, terminated: asyncio.Event) -> int:
     readiness = Readiness((TOOLS, registration.CONDITION))
     commands = Commands(search_path=os.environ.get("PATH", os.defpath))
     _check_tools(commands, readiness)
-    service = await _node_service(settings, identity, commands)
+    health = VolumeHealth()
+    metrics.registry.register(AbnormalVolumes(lambda: [(volume, why.value) for volume, why in health.abnormal()]))
+    service, trims = await _node_service(settings, identity, commands, health)
     server = RpcServer(
         endpoint=settings.endpoint,
         services=csi_services(identity=IdentityService(ready=lambda: readiness.ready), node=service),
@@ -77,12 +90,28 @@ async def _serve(settings: NodeSettings, terminated: asyncio.Event) -> int:
     try:
         await server.start()
         await kubelet.start()
-        await terminated.wait()
+        await until_terminated(terminated, background=background(settings, trims))
     finally:
         await kubelet.stop(grace_seconds=UNREGISTER_SECONDS)
         await server.stop(grace_seconds=settings.grace_period_seconds)
         await http.stop()
     return 0
+
+
+def background(settings: NodeSettings, trims: Trimming) -> list[Coroutine[Any, Any, NoReturn]]:
+    """What runs beside the calls, for as long as the process does."""
+    if settings.fstrim_interval_seconds is None:
+        return []
+    return [trims.run(interval_seconds=settings.fstrim_interval_seconds)]
+
+
+async def until_terminated(terminated: asyncio.Event, *, background: Sequence[Coroutine[Any, Any, NoReturn]]) -> None:
+    """Waits for the end. A background task that dies before it ends the process, with its error."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in background]
+        await terminated.wait()
+        for task in tasks:
+            task.cancel()
 
 
 def _identity(settings: NodeSettings) -> NodeIdentity | None:
@@ -109,19 +138,48 @@ def _check_tools(commands: Commands, readiness: Readiness) -> None:
         readiness.set(TOOLS, ready=True, reason="all found")
 
 
-async def _node_service(settings: NodeSettings, identity: NodeIdentity, commands: Commands) -> NodeService:
+async def _node_service(
+    settings: NodeSettings, identity: NodeIdentity, commands: Commands, health: VolumeHealth
+) -> tuple[NodeService, Trimming]:
     places = HostPlaces()
     disks = SysfsDisks(sysfs_root=settings.sysfs_root, dev_root=settings.dev_root)
     host_mounts = HostMounts(commands, places=places, workspace=settings.state_dir / "mounts")
     records = HostRecords(settings.state_dir / "volumes")
     await host_mounts.open()
-    staging = Staging(
-        disks=disks, filesystems=HostFilesystems(commands), mounts=host_mounts, places=places, records=records
+    host_filesystems = HostFilesystems(commands)
+    formatting = Formatting(filesystems=host_filesystems, records=records)
+    growing = Growing(
+        disks=disks,
+        filesystems=host_filesystems,
+        mounts=host_mounts,
+        places=places,
+        records=records,
+        resizing=HostResizing(commands, sysfs_root=settings.sysfs_root),
+        health=health,
     )
-    return NodeService(
+    trims = Trimming(disks=disks, mounts=host_mounts, records=records, trimmer=HostTrimmer(commands))
+    staging = Staging(
+        disks=disks, formatting=formatting, growing=growing, mounts=host_mounts, places=places, records=records
+    )
+    service = NodeService(
         node_id=identity.node_id,
         topology=identity.topology,
+        limit=VolumeLimit(disks=disks, hotplug=SysfsHotplug(sysfs_root=settings.sysfs_root), limit=settings.max_disks),
         staging=staging,
-        publishing=Publishing(staging=staging, disks=disks, mounts=host_mounts, places=places, records=records),
-        usage=VolumeUsage(mounts=host_mounts, places=places, usage=HostUsage()),
+        growing=growing,
+        unstaging=Unstaging(
+            disks=disks, formatting=formatting, mounts=host_mounts, places=places, records=records, trimming=trims
+        ),
+        publishing=Publishing(
+            staging=staging, trimming=trims, disks=disks, mounts=host_mounts, places=places, records=records
+        ),
+        usage=VolumeUsage(
+            mounts=host_mounts,
+            places=places,
+            usage=HostUsage(sysfs_root=settings.sysfs_root, dev_root=settings.dev_root),
+            health=health,
+            records=records,
+        ),
+        health=health,
     )
+    return service, trims

@@ -76,7 +76,7 @@ TIERS = (
     # These start so many programs at once that nothing else would be in time beside them.
     pytest("lab", "tests/lab", KILLED, timeout=900),
     Stage(name="sanity", command=python("e2e.sanity"), timeout=600),
-    pytest("guest", "tests/guest", timeout=600),
+    pytest("guest", "tests/guest", timeout=900),
     pytest("e2e", "e2e/suites", timeout=1500),
 )
 

@@ -53,7 +53,6 @@ def restarts(where: Surroundings, node: str) -> int:
 
 def plugging(where: Surroundings, seen: Seen) -> str:
     """The volume that is in a VM's spec and not yet Ready in its VMI."""
-    made = data_volumes(where) - seen.data_volumes_before
     in_spec = {
         volume["name"]
         for vm in where.infra.items("vm", where.infra_namespace)
@@ -65,7 +64,7 @@ def plugging(where: Surroundings, seen: Seen) -> str:
         for status in vmi["status"].get("volumeStatus") or []
         if status.get("phase") == "Ready"  # permanent volumes have none
     }
-    return next(iter(made & in_spec - ready), "")
+    return next(iter(data_volumes(where, seen) & in_spec - ready), "")
 
 
 def test_a_volume_survives_the_deaths_of_the_controller_during_an_attach_and_of_the_plugin_during_mkfs_and_use(
@@ -83,7 +82,7 @@ def test_a_volume_survives_the_deaths_of_the_controller_during_an_attach_and_of_
         killing.controller()
         print("during mkfs:", formatting.result())
     seen.digest = wait_for_digest(where, writer_of(where))
-    assert len(data_volumes(where) - seen.data_volumes_before) == 1
+    assert len(data_volumes(where, seen)) == 1
     wait_until(lambda: restarts(where, node) > started, what="the plugin is back", timeout=RESTART_SECONDS)
     started = restarts(where, node)
 

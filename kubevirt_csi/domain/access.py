@@ -13,7 +13,7 @@ from enum import Enum
 from kubevirt_csi.errors import InvalidArgument
 
 DEFAULT_FILE_SYSTEM = "ext4"
-FILE_SYSTEMS = ("ext4", "xfs")
+FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 
 
 class AccessMode(Enum):

@@ -2,8 +2,9 @@
 
 It is made from facts that were read from the device itself, and from what both halves of the driver remember about the
 volume. "No signature found" is never enough: blkid says the same about a blank disk, a disk that it could not read, and
-an ext4 file system whose first block was damaged. So a disk counts as blank only when its first and last MiB were read
-and are zero, and a volume that has been in use only when all of it was.
+an ext4 file system whose first block was damaged. So a disk counts as blank only when its first and last MiB, and all
+places where a superblock has its copies, were read and are zero, and a volume that has been in use only when all of it
+was.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from kubevirt_csi.domain.access import FILE_SYSTEMS
+from kubevirt_csi.domain.access import DEFAULT_FILE_SYSTEM, FILE_SYSTEMS
 from kubevirt_csi.domain.disks import Disk
+from kubevirt_csi.domain.mkfs import SMALLEST_BYTES
+from kubevirt_csi.domain.telltales import Telltale
 from kubevirt_csi.domain.volumes import Content, PublishContext
-
-SMALLEST_BYTES = 4 * 1024 * 1024
-"""Below this the first and last MiB would be most of the disk; no infra storage class makes such volumes."""
 
 
 class Probed(Enum):
@@ -43,14 +43,15 @@ class Probe:
 class Evidence:
     """Everything that the decision looks at.
 
-    ``mark`` is the volume id in the mark of a format that was started and after which nothing was ever mounted; None
-    without one. ``recorded``: this node remembers to have used the volume.
+    ``written`` is a telltale place that is not zero, None if all are. ``mark`` is the volume id in the mark of a
+    format that was started and after which nothing was ever mounted; None without one. ``recorded``: this node
+    remembers to have used the volume.
     """
 
     volume_id: str
     disk: Disk
     probe: Probe
-    edges_zero: bool
+    written: Telltale | None
     mark: str | None
     recorded: bool
     context: PublishContext
@@ -67,10 +68,14 @@ class UseAsIs:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The disk may be formatted; with ``after_zero_read`` only when every byte of it was read as zero."""
+    """The disk may be formatted; with ``after_zero_read`` only when every byte of it was read as zero.
+
+    ``wipe``: signatures may be there that mkfs would leave in place, and have to go first.
+    """
 
     after_zero_read: bool
     reason: str
+    wipe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +91,15 @@ def decide(evidence: Evidence) -> UseAsIs | Format | Refuse:
     if blocked:
         return Refuse(blocked)
     if evidence.mark == evidence.volume_id and evidence.context.content is not Content.SOURCE:
-        return _sized(evidence, Format(after_zero_read=False, reason="a format was started and nothing mounted since"))
+        reason = "a format was started and nothing mounted since"
+        return _sized(evidence, Format(after_zero_read=False, reason=reason, wipe=True))
     probe = evidence.probe
     if probe.result is Probed.FOUND and probe.is_file_system and probe.kind in FILE_SYSTEMS:
         return _existing(evidence)
     doubt = _doubt(evidence)
     if doubt and evidence.context.override == evidence.context.serial:
-        return _sized(evidence, Format(after_zero_read=False, reason=f"an operator's override, although {doubt}"))
+        reason = f"an operator's override, although {doubt}"
+        return _sized(evidence, Format(after_zero_read=False, reason=reason, wipe=True))
     if doubt:
         return Refuse(f"{doubt}; it is not formatted. {how_to_override(evidence.context)}")
     used = evidence.recorded or evidence.context.content is not Content.NONE
@@ -103,7 +110,7 @@ def how_to_override(context: PublishContext) -> str:
     """The advice at the end of a refusal. The serial in it ties the permission to this one disk."""
     return (
         "If its data may be lost, set the annotation csi.kubevirt.io/format-override="
-        f"{context.serial} on the volume's claim in the infra cluster and let the volume be attached again"
+        f"{context.serial} on the volume's claim in the infra cluster and let the volume be detached and attached again"
     )
 
 
@@ -135,8 +142,8 @@ def _doubt(evidence: Evidence) -> str:
         return f"disk {disk} holds several signatures that contradict each other"
     if evidence.mark is not None:
         return f"disk {disk} holds the mark of a format that was started for volume {evidence.mark!r}"
-    if not evidence.edges_zero:
-        return f"disk {disk} holds data that is no file system known here (its first or last MiB is not zero)"
+    if evidence.written is not None:
+        return f"disk {disk} holds data that is no file system known here: {evidence.written.what} is not zero"
     if evidence.context.content is Content.SOURCE:
         return f"disk {disk} is blank although the volume was made from a snapshot or a clone, so its data is missing"
     return ""
@@ -145,11 +152,14 @@ def _doubt(evidence: Evidence) -> str:
 def _sized(evidence: Evidence, permission: Format) -> Format | Refuse:
     """Only mkfs depends on the size: a file system that is there stays usable when the promise changes."""
     disk, promised = evidence.disk, evidence.context.size_bytes
+    fs_type = evidence.requested or DEFAULT_FILE_SYSTEM
     if disk.read_only:
         return Refuse(f"disk {disk} has to be formatted, but is read-only in this node")
-    if disk.size_bytes < max(promised, SMALLEST_BYTES):
+    if disk.size_bytes < promised:
         return Refuse(
-            f"disk {disk} has to be formatted, but is smaller than the {max(promised, SMALLEST_BYTES)} bytes that it "
-            "has to have; is it the right disk, and does its image in the infra cluster have its full size?"
+            f"disk {disk} has to be formatted, but is smaller than the {promised} bytes that were promised; is it the "
+            "right disk, and does its image in the infra cluster have its full size?"
         )
+    if disk.size_bytes < SMALLEST_BYTES[fs_type]:
+        return Refuse(f"disk {disk} is too small for {fs_type}, which needs at least {SMALLEST_BYTES[fs_type]} bytes")
     return permission

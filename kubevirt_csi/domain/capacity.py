@@ -70,6 +70,15 @@ def image_bytes(claim_bytes: int, overhead: Fraction = FILE_SYSTEM_OVERHEAD) -> 
     return math.floor(claim_bytes * (1 - overhead)) // MIB * MIB
 
 
+def grown_claim_bytes(size_bytes: int, overhead: Fraction) -> int:
+    """The Filesystem claim, in whole MiB, in which KubeVirt grows a disk image to this many bytes.
+
+    KubeVirt makes it claim x (1 - overhead), which is less than CDI makes it in a new claim of the same size. Source:
+    KubeVirt pkg/virt-launcher/virtwrap/manager.go.
+    """
+    return round_up(math.ceil(size_bytes / (1 - overhead)))
+
+
 def round_up(size_bytes: int) -> int:
     """The next whole MiB, in bytes."""
     return -(-size_bytes // MIB) * MIB
@@ -108,6 +117,20 @@ class CapacityRange:
                 "widen the range"
             )
         return size
+
+    def grown_from(self, present_bytes: int) -> int:
+        """The size that a volume of ``present_bytes`` has to grow to: its own when that is enough.
+
+        Raises:
+            OutOfRange: the volume is too large already, or no whole number of MiB lies in the range.
+        """
+        if present_bytes < self.required:
+            return self.choose()
+        if not self.admits(present_bytes):
+            raise OutOfRange(
+                f"the volume has {present_bytes} bytes already, more than limit_bytes {self.limit}, and never shrinks"
+            )
+        return present_bytes
 
     def admits(self, size_bytes: int) -> bool:
         """Whether a volume that exists with this size satisfies the request."""

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kubevirt_csi.domain.names import shown
-from kubevirt_csi.domain.volumes import Bus
+from kubevirt_csi.domain.volumes import MKFS_OPTIONS, Bus
 from kubevirt_csi.errors import InvalidArgument
 
 INFRA_STORAGE_CLASS = "infraStorageClassName"
 BUS = "bus"
-KNOWN = (INFRA_STORAGE_CLASS, BUS)
+KNOWN = (INFRA_STORAGE_CLASS, BUS, MKFS_OPTIONS)
 SIDECAR_PREFIX = "csi.storage.k8s.io/"
 OLD_FILE_SYSTEM_KEY = "fstype"
 _CLASS_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -26,10 +26,14 @@ _CLASS_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassParameters:
-    """A StorageClass, understood; ``infra_storage_class`` None leaves the choice to the infra cluster's default."""
+    """A StorageClass, understood; ``infra_storage_class`` None leaves the choice to the infra cluster's default.
+
+    Whether the ``mkfs_options`` are allowed depends on the file system, which is not the class's to say.
+    """
 
     infra_storage_class: str | None = None
     bus: Bus = Bus.SCSI
+    mkfs_options: str = ""
 
     @classmethod
     def parse(cls, parameters: Mapping[str, str]) -> ClassParameters:
@@ -44,11 +48,19 @@ class ClassParameters:
             raise InvalidArgument(
                 f"unknown StorageClass parameter {', '.join(map(shown, unknown))}; this driver knows {', '.join(KNOWN)}"
             )
-        return cls(infra_storage_class=_class_name(own.get(INFRA_STORAGE_CLASS, "")), bus=_bus(own.get(BUS, "")))
+        return cls(
+            infra_storage_class=_class_name(own.get(INFRA_STORAGE_CLASS, "")),
+            bus=_bus(own.get(BUS, "")),
+            mkfs_options=" ".join(own.get(MKFS_OPTIONS, "").split()),
+        )
 
     def canonical(self) -> dict[str, str]:
-        """The same class in one spelling, with its defaults filled in."""
-        return {INFRA_STORAGE_CLASS: self.infra_storage_class or "", BUS: self.bus.value}
+        """The same class in one spelling, with its defaults filled in.
+
+        What came later is left out where it is not set: a digest of this is kept with every volume.
+        """
+        canonical = {INFRA_STORAGE_CLASS: self.infra_storage_class or "", BUS: self.bus.value}
+        return canonical | ({MKFS_OPTIONS: self.mkfs_options} if self.mkfs_options else {})
 
 
 def _is_the_sidecars(key: str) -> bool:

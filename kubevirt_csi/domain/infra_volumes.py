@@ -21,6 +21,12 @@ ATTACHMENTS = PREFIX + "attachments"
 NAME = PREFIX + "name"
 DIGEST = PREFIX + "digest"
 FORMAT_OVERRIDE = PREFIX + "format-override"
+"""An operator's permission, for the next attachment."""
+OVERRIDE_IN_FORCE = PREFIX + "format-override-in-force"
+"""The same, once it belongs to an attachment; it ends with it."""
+MKFS_OPTIONS = PREFIX + "mkfs-options"
+SIZE = PREFIX + "size"
+"""What the last growth promised the guest, in bytes; counts once the claim has the capacity that it asks for."""
 
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
@@ -33,7 +39,7 @@ WAITING_FOR_CONSUMER = ("WaitForFirstConsumer", "PendingPopulation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One of CDI's conditions on a DataVolume."""
+    """One of CDI's conditions on a DataVolume, or of Kubernetes' on a claim."""
 
     type: str
     status: str
@@ -56,7 +62,11 @@ class DataVolume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The claim half: identity, phase, sizes in bytes; ``capacity_bytes`` is None until it is bound."""
+    """The claim half: identity, phase, sizes in bytes; ``capacity_bytes`` is None until it is bound.
+
+    ``allocated_bytes``, ``resize_state`` and ``conditions`` tell of a growth; the first two are missing where the
+    cluster is older than Kubernetes 1.32.
+    """
 
     uid: str
     resource_version: str
@@ -64,7 +74,16 @@ class Claim:
     size_bytes: int = 0
     capacity_bytes: int | None = None
     volume_mode: str = "Filesystem"
+    storage_class: str = ""
+    allocated_bytes: int | None = None
+    resize_state: str = ""
+    conditions: tuple[Condition, ...] = ()
     deleting: bool = False
+
+    @property
+    def present_bytes(self) -> int:
+        """What it asks for and also has: less than it asks for while it grows."""
+        return self.size_bytes if self.capacity_bytes is None else min(self.size_bytes, self.capacity_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +102,10 @@ class InfraVolume:
     name: str | None = None
     digest: str | None = None
     override: str | None = None
+    override_in_force: str | None = None
+    mkfs_options: str = ""
+    promised_bytes: int = 0
+    """What the last growth promised the guest; 0 for a volume that was never grown by this driver."""
 
     @property
     def size_bytes(self) -> int:
@@ -93,13 +116,19 @@ class InfraVolume:
         """The same, where the infra cluster's file system overhead is known.
 
         The disk in a Filesystem claim is an image, smaller than the claim. A DataVolume made with ``spec.storage``
-        names the image's size and CDI makes the claim larger; everything else names the claim's.
+        names the image's size and CDI makes the claim larger; everything else names the claim's. A DataVolume never
+        tells that its claim has grown: a Block claim does by itself, a Filesystem claim by what the growth promised.
         """
-        made = self.data_volume
-        if made is not None and made.size_bytes and (made.of_disk or self.claim is None):
-            return made.size_bytes
-        claimed = self.claim.size_bytes if self.claim is not None else 0
-        return image_bytes(claimed, overhead) if self.is_file else claimed
+        made, claim = self.data_volume, self.claim
+        of_disk = made is not None and made.size_bytes > 0 and (made.of_disk or claim is None)
+        least = made.size_bytes if made is not None and of_disk else 0
+        if claim is None:
+            return least
+        if not self.is_file:
+            return max(least, claim.present_bytes)
+        if not of_disk:
+            least = image_bytes(claim.present_bytes, overhead)
+        return max(least, self.promised_bytes if claim.present_bytes == claim.size_bytes else 0)
 
     @property
     def capacity_bytes(self) -> int:
@@ -183,3 +212,4 @@ class NewVolume:
     bus: Bus
     digest: str
     content: Content = Content.NONE
+    mkfs_options: str = ""

@@ -2,7 +2,9 @@
 
 Only this table decides what is mounted. ``os.path.ismount`` misses bind mounts within one file system, and comparing
 path names or sources is guesswork: the source is whatever name somebody gave to mount(8).
-Source: proc_pid_mountinfo(5).
+
+The surprising facts: a bound device node is shown as a mount of the folder that it lies in, and btrfs shows a device
+number that no disk has (whoever reads the table replaces it). Source: proc_pid_mountinfo(5).
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from dataclasses import dataclass
 from kubevirt_csi.domain.disks import DeviceNumber
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
+# A value with commas stands between quotes: context="system_u:object_r:container_file_t:s0:c1,c2".
+_OPTION = re.compile(r"(?:\"[^\"]*\"|[^,])+")
 _FIELDS_BEFORE_TAGS = 6
 _FIELDS_AFTER_DASH = 3
+_DELETED = "//deleted"
+"""Where the kernel adds it (d_path): a folder's name cannot have two slashes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +29,7 @@ class MountEntry:
     """One mount. ``root`` is the folder of the file system that it shows, ``options`` are this mount's own.
 
     ``device`` is the file system's device: of a bound device node it is the one of the folder the node lies in.
+    ``super_options`` are the file system's, the same in all its mounts; values are shown without their quotes.
     """
 
     mount_id: int
@@ -33,6 +40,16 @@ class MountEntry:
     fs_type: str
     source: str
     super_options: frozenset[str]
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether what is shown was removed from where it was, as the node of a device that has left."""
+        return self.root.endswith(_DELETED)
+
+    @property
+    def name(self) -> str:
+        """The last part of ``root``: of a bound device node the disk's name, whether the node is still there or not."""
+        return self.root.removesuffix(_DELETED).rpartition("/")[2]
 
     @property
     def read_only(self) -> bool:
@@ -48,12 +65,14 @@ class MountTable:
 
     @classmethod
     def parse(cls, text: str) -> MountTable:
-        """Reads /proc/self/mountinfo.
+        """Reads /proc/self/mountinfo, whose lines end with a newline and nothing else.
+
+        Names of folders come from pods, and may hold what Python also takes for the end of a line.
 
         Raises:
             ValueError: a line is not of that format.
         """
-        return cls(tuple(_entry(line) for line in text.splitlines()))
+        return cls(tuple(_entry(line) for line in text.split("\n") if line))
 
     def at(self, path: str) -> tuple[MountEntry, ...]:
         """The mounts on exactly this path, the one that is seen last."""
@@ -69,8 +88,9 @@ class MountTable:
 
 
 def paths(entries: Iterable[MountEntry]) -> str:
-    """The mount points, for error texts."""
-    return ", ".join(sorted({entry.mount_point for entry in entries}))
+    """The mount points, for error texts; bytes that are no text are escaped."""
+    found = ", ".join(sorted({entry.mount_point for entry in entries}))
+    return found.encode(errors="backslashreplace").decode()
 
 
 def _entry(line: str) -> MountEntry:
@@ -83,11 +103,15 @@ def _entry(line: str) -> MountEntry:
         device=DeviceNumber.parse(device),
         root=_unescape(root),
         mount_point=_unescape(mount_point),
-        options=frozenset(options.split(",")),
+        options=_options(options),
         fs_type=fs_type,
         source=_unescape(source),
-        super_options=frozenset(super_options.split(",")),
+        super_options=_options(super_options),
     )
+
+
+def _options(text: str) -> frozenset[str]:
+    return frozenset(_unescape(option.replace('"', "")) for option in _OPTION.findall(text))
 
 
 def _unescape(text: str) -> str:

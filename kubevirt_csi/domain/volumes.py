@@ -12,6 +12,9 @@ from enum import Enum
 
 from kubevirt_csi.errors import InvalidArgument
 
+MKFS_OPTIONS = "mkfsOptions"
+"""The StorageClass parameter, and the key in volume_context."""
+
 
 class Bus(Enum):
     """The buses on which KubeVirt hot-plugs disks."""
@@ -36,7 +39,8 @@ class PublishContext:
     """What ControllerPublishVolume tells the node about an attached disk.
 
     ``serial`` as in the VM's disk entry, ``size_bytes`` the least that the guest must see, ``override`` an operator's
-    permission to format, when set.
+    permission to format, when set. ``mkfs_options`` is the class's word on how to format; it travels in volume_context,
+    and so does not come back from ``to_map``.
     """
 
     serial: str
@@ -44,6 +48,7 @@ class PublishContext:
     size_bytes: int
     content: Content
     override: str | None = None
+    mkfs_options: str = ""
 
     def to_map(self) -> dict[str, str]:
         """The map as it travels in publish_context (at most 4 KiB, no secrets)."""
@@ -82,6 +87,7 @@ class PublishContext:
                 size_bytes=int(found.get("size", "0")),
                 content=Content(found.get("content", Content.USED.value)),
                 override=found.get("override") or None,
+                mkfs_options=volume_context.get(MKFS_OPTIONS, ""),
             )
         except ValueError as error:
             raise InvalidArgument(f"publish_context is not one of this driver's: {error}") from error

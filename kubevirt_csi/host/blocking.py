@@ -1,8 +1,10 @@
-"""Calls into the kernel that may hang for ever: each in a daemon thread of its own, under a deadline.
+"""Calls into the kernel that may hang for ever: each in a daemon thread, under a deadline.
 
 A dead disk makes statvfs, fsync and read wait without end, and nothing can interrupt them. asyncio's own thread pool
-would lose a worker to each, and the end of the process would wait for them. A thread that is given up here keeps its
-arguments, so it must open and close its files itself: a file number that the caller closes may be another file's next.
+would lose a worker to each, and the end of the process would wait for them. Here a thread that hangs is replaced by a
+new one, and some of those that are done wait for the next call, since a mount takes thirty of them. A thread that is
+given up keeps its arguments, so it must open and close its files itself: a file number that the caller closes may be
+another file's next.
 """
 
 from __future__ import annotations
@@ -11,12 +13,19 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from threading import Thread
+from queue import SimpleQueue
+from threading import Thread, current_thread
 from typing import TypeVar
 
 from kubevirt_csi.errors import Unavailable
 
 T = TypeVar("T")
+
+IDLE_THREADS = 4
+"""So many threads wait for a next call; what comes at once beyond that has a thread for that call only."""
+
+# What the idle threads wait at, whichever event loop they work for next.
+_idle: list[SimpleQueue[Callable[[], None]]] = []
 
 
 async def call(function: Callable[[], T], *, what: str, timeout: float) -> T:
@@ -46,6 +55,7 @@ def start(function: Callable[[], T], *, what: str) -> asyncio.Future[T]:
     future: asyncio.Future[T] = loop.create_future()
 
     def run() -> None:
+        current_thread().name = what
         try:
             result = function()
         except BaseException as error:  # noqa: BLE001 - it is carried over to the caller, whatever it is
@@ -55,8 +65,26 @@ def start(function: Callable[[], T], *, what: str) -> asyncio.Future[T]:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle)
 
-    Thread(target=run, name=what, daemon=True).start()
+    _hand_over(run)
     return future
+
+
+def _hand_over(work: Callable[[], None]) -> None:
+    try:
+        waiting = _idle.pop()
+    except IndexError:
+        waiting = SimpleQueue()
+        Thread(target=_do_what_comes, args=(waiting,), daemon=True).start()
+    waiting.put(work)
+
+
+def _do_what_comes(waiting: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        waiting.get()()
+        current_thread().name = "idle"
+        if len(_idle) >= IDLE_THREADS:
+            return
+        _idle.append(waiting)
 
 
 def _succeed(future: asyncio.Future[T], result: T) -> None:

@@ -14,12 +14,13 @@ import json
 import mmap
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from io import FileIO
 from typing import TypeVar
 
 from kubevirt_csi.domain.disks import DeviceNumber, Disk
+from kubevirt_csi.domain.telltales import Telltale
 from kubevirt_csi.errors import FailedPrecondition, Internal, Unavailable
 from kubevirt_csi.host import blocking
 
@@ -66,7 +67,7 @@ class OpenDevice:
         """
         size = await self._on(os.O_RDONLY, _size, what="reading the size of")
         now = await blocking.call(lambda: self._read_again(self._disk), what="reading sysfs", timeout=IO_SECONDS)
-        if _identity(now) != _identity(self._disk):
+        if now.identity != self._disk.identity:
             raise Unavailable(f"disk {self._disk} became {now} while it was looked at; nothing was changed")
         if size != now.size_bytes:
             raise Unavailable(f"disk {now} has {size} bytes when opened; nothing was changed")
@@ -79,14 +80,13 @@ class OpenDevice:
             return True
         return False
 
-    async def edges_are_zero(self) -> bool:
-        """Whether the first and the last MiB are all zero, read from the device and not from a cache."""
-        last = self._disk.size_bytes - MIB
+    async def first_written(self, places: Sequence[Telltale]) -> Telltale | None:
+        """The first of the places that is not all zero, read from the device and not from a cache; None if all are."""
 
-        def zero(fd: int) -> bool:
-            return _is_zero(_read(fd, start=0, length=MIB)) and _is_zero(_read(fd, start=last, length=MIB))
+        def look(fd: int) -> Telltale | None:
+            return next((p for p in places if not _is_zero(_read(fd, start=p.start, length=p.length))), None)
 
-        return await self._on(os.O_RDONLY | os.O_DIRECT, zero, what="reading the edges of")
+        return await self._on(os.O_RDONLY | os.O_DIRECT, look, what="looking for data on")
 
     async def zeroes(self, start: int) -> AsyncIterator[int]:
         """Reads from ``start`` (bytes) to the end and yields the position up to which all was zero, ever further.
@@ -102,7 +102,9 @@ class OpenDevice:
             yield position
 
     async def read_mark(self) -> str | None:
-        """The volume id in the mark of a started format; None when there is no mark."""
+        """The volume id in the mark of a started format; None when there is no mark, nor room for one."""
+        if self._disk.size_bytes < 2 * MIB:
+            return None
         block = await self._on(os.O_RDONLY | os.O_DIRECT, self._read_mark_block, what="reading the mark of")
         return _volume_in(block)
 
@@ -147,20 +149,31 @@ class OpenDevice:
         await self._on(os.O_RDWR | os.O_EXCL | os.O_DIRECT, write, what="writing the mark of")
 
     async def _on(self, flags: int, use: Callable[[int], T], *, what: str, timeout: float = IO_SECONDS) -> T:
-        """Opens the device anew in a thread, proves that it is the same one, and uses it there."""
-
-        def work() -> T:
-            fd = _open(self._disk, flags)
-            try:
-                return use(fd)
-            finally:
-                os.close(fd)
-
-        return await blocking.call(work, what=f"{what} {self._disk.path}", timeout=timeout)
+        return await _on(self._disk, flags, use, what=what, timeout=timeout)
 
 
-def _identity(disk: Disk) -> tuple[DeviceNumber, int, str, int]:
-    return disk.number, disk.sequence, disk.serial, disk.size_bytes
+async def read(disk: Disk, *, start: int, length: int) -> bytes:
+    """Reads bytes of the disk, from the device and not from a cache; ``start`` and ``length`` in whole 4 KiB.
+
+    Raises:
+        Unavailable: they cannot be read, or the disk's node is another disk's by now.
+    """
+    return await _on(
+        disk, os.O_RDONLY | os.O_DIRECT, lambda fd: _read(fd, start=start, length=length), what=f"reading at {start} of"
+    )
+
+
+async def _on(disk: Disk, flags: int, use: Callable[[int], T], *, what: str, timeout: float = IO_SECONDS) -> T:
+    """Opens the device anew in a thread, proves that it is the same one, and uses it there."""
+
+    def work() -> T:
+        fd = _open(disk, flags)
+        try:
+            return use(fd)
+        finally:
+            os.close(fd)
+
+    return await blocking.call(work, what=f"{what} {disk.path}", timeout=timeout)
 
 
 def _pin(disk: Disk) -> FileIO:

@@ -1,35 +1,40 @@
-"""The disks of this node, read from sysfs: serial, device number, size, what is built on top of them.
+"""The disks of this node, read from the kernel anew each time.
 
-Serials come from the kernel (virtio ``serial``, SCSI vital product data page 0x80), never from udev's database or its
-by-id links, which are filled later, sometimes never, and have pointed at other disks. Nothing is cached: names are
-given to other disks after an unplug.
+Never from udev's database or its by-id links, which are filled later, sometimes never, and have pointed at other disks.
+Nothing is cached: names are given to other disks after an unplug. A disk that does not answer costs its own volume, not
+the others': once it was waited for, it is shown without a serial, and as mute.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
-from kubevirt_csi.domain.disks import DeviceNumber, Disk
-from kubevirt_csi.domain.volumes import Bus
+from kubevirt_csi.domain.disks import Disk
 from kubevirt_csi.errors import Unavailable
-from kubevirt_csi.host import blocking
+from kubevirt_csi.host import blocking, rescanning, sysfs
 from kubevirt_csi.host.devices import OpenDevice
 
 log = structlog.get_logger(__name__)
 
-SECTOR_BYTES = 512
-"""The unit of sysfs ``size``, whatever the disk's own sector size is."""
-
-# A virtio serial is asked from the device at each read, so even sysfs can hang.
 READ_SECONDS = 10.0
+ANSWER_SECONDS = 3.0
+"""How long a virtio disk has to tell its serial, which waits behind all that the disk has to do."""
+RESCAN_SECONDS = 30.0
 
-_VPD_HEADER_BYTES = 4
-_VPD_UNIT_SERIAL_NUMBER = 0x80
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A virtio disk is being asked for its serial; ``asked_at`` in the event loop's time."""
+
+    asked_at: float
+    answer: asyncio.Future[str]
 
 
 class SysfsDisks:
@@ -43,14 +48,24 @@ class SysfsDisks:
     def __init__(self, *, sysfs_root: Path, dev_root: Path) -> None:
         self._sysfs = sysfs_root
         self._dev = dev_root
+        self._questions: dict[str, _Question] = {}
 
     async def all(self) -> tuple[Disk, ...]:
         """Every whole block device. One that vanishes while it is read is left out."""
-        return await blocking.call(lambda: tuple(self._present()), what="reading sysfs", timeout=READ_SECONDS)
+        virtio = await blocking.call(self._virtio_disks, what="reading sysfs", timeout=READ_SECONDS)
+        serials = await asyncio.gather(*(self._ask(folder) for folder in virtio))
+        known = {folder.name: serial for folder, serial in zip(virtio, serials, strict=True)}
+        return await blocking.call(partial(self._present, known), what="reading sysfs", timeout=READ_SECONDS)
 
     async def rescan(self) -> None:
-        """Asks every SCSI host to scan its bus."""
-        await blocking.call(self._scan_hosts, what="rescanning the SCSI hosts", timeout=READ_SECONDS)
+        """Asks every SCSI host to scan its bus, and the kernel and udev to look again at disks without a serial."""
+        disks = await self.all()
+        try:
+            await blocking.call(
+                lambda: rescanning.look_again(self._sysfs, disks), what="rescanning", timeout=RESCAN_SECONDS
+            )
+        except Unavailable as error:  # the scan goes on, and what it finds will be seen
+            log.warning("rescan takes long", error=str(error))
 
     @asynccontextmanager
     async def opened(self, disk: Disk) -> AsyncIterator[OpenDevice]:
@@ -63,75 +78,40 @@ class SysfsDisks:
             await device.verify()
             yield device
 
-    def _present(self) -> Iterator[Disk]:
-        for folder in sorted((self._sysfs / "block").iterdir()):
+    def _virtio_disks(self) -> list[Path]:
+        return [folder for folder in self._folders() if (folder / sysfs.VIRTIO_SERIAL).exists()]
+
+    async def _ask(self, folder: Path) -> str | None:
+        """The serial of a virtio disk; None when it did not answer in time. At most one thread waits for a disk."""
+        loop = asyncio.get_running_loop()
+        question = self._questions.get(folder.name)
+        if question is None or question.answer.done():
+            answer = blocking.start(lambda: sysfs.virtio_serial(folder), what=f"asking {folder.name} for its serial")
+            question = self._questions[folder.name] = _Question(loop.time(), answer)
+        try:
+            async with asyncio.timeout_at(question.asked_at + ANSWER_SECONDS):
+                return await asyncio.shield(question.answer)
+        except TimeoutError:
+            log.warning("disk does not answer", disk=folder.name, waited_seconds=loop.time() - question.asked_at)
+            return None
+
+    def _present(self, virtio_serials: Mapping[str, str | None]) -> tuple[Disk, ...]:
+        found = []
+        for folder in self._folders():
             try:
-                yield self._disk(folder)
+                found.append(self._read(folder, lambda asked: virtio_serials.get(asked.name, "")))
             except (OSError, ValueError) as error:
                 log.debug("disk skipped", disk=folder.name, error=str(error))
-
-    def _disk(self, folder: Path) -> Disk:
-        serial, bus = _identity(folder)
-        return Disk(
-            name=folder.name,
-            path=str(self._dev / folder.name.replace("!", "/")),
-            number=DeviceNumber.parse((folder / "dev").read_text()),
-            size_bytes=int((folder / "size").read_text()) * SECTOR_BYTES,
-            serial=serial,
-            bus=bus,
-            read_only=(folder / "ro").read_text().strip() == "1",
-            holders=_names(folder / "holders"),
-            partitions=tuple(sorted(child.parent.name for child in folder.glob("*/partition"))),
-            sequence=_number(folder / "diskseq"),
-        )
+        return tuple(found)
 
     def _read_again(self, disk: Disk) -> Disk:
         try:
-            return self._disk(self._sysfs / "block" / disk.name)
+            return self._read(self._sysfs / "block" / disk.name, sysfs.virtio_serial)
         except (OSError, ValueError) as error:
             raise Unavailable(f"disk {disk} has left this node: {error}") from error
 
-    def _scan_hosts(self) -> None:
-        for scan in sorted((self._sysfs / "class" / "scsi_host").glob("host*/scan")):
-            try:
-                scan.write_text("- - -")
-            except OSError as error:
-                log.warning("scsi rescan failed", host=scan.parent.name, error=str(error))
+    def _read(self, folder: Path, ask_virtio: sysfs.AskVirtio) -> Disk:
+        return sysfs.read(folder, dev_root=self._dev, ask_virtio=ask_virtio)
 
-
-def _identity(folder: Path) -> tuple[str, Bus | None]:
-    """The serial and the bus that tells it; ("", None) for a kind of disk that has neither."""
-    with contextlib.suppress(FileNotFoundError):
-        return _text((folder / "serial").read_bytes()), Bus.VIRTIO
-    with contextlib.suppress(FileNotFoundError):
-        return unit_serial_number((folder / "device" / "vpd_pg80").read_bytes()), Bus.SCSI
-    return "", None
-
-
-def unit_serial_number(page: bytes) -> str:
-    """The serial in a SCSI vital product data page 0x80; empty when the page is not one, or is cut short.
-
-    Source: SCSI Primary Commands, Unit Serial Number VPD page: byte 1 the page code, bytes 2 and 3 the length of what
-    follows.
-    """
-    if len(page) < _VPD_HEADER_BYTES or page[1] != _VPD_UNIT_SERIAL_NUMBER:
-        return ""
-    length = int.from_bytes(page[2:_VPD_HEADER_BYTES], "big")
-    serial = page[_VPD_HEADER_BYTES : _VPD_HEADER_BYTES + length]
-    return _text(serial) if len(serial) == length else ""
-
-
-def _text(raw: bytes) -> str:
-    """Serials are padded with spaces or zeroes; one that is not plain ASCII is none of ours."""
-    try:
-        return raw.decode("ascii").strip(" \0\n")
-    except UnicodeDecodeError:
-        return ""
-
-
-def _number(file: Path) -> int:
-    return int(file.read_text()) if file.exists() else 0
-
-
-def _names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(child.name for child in folder.iterdir())) if folder.is_dir() else ()
+    def _folders(self) -> list[Path]:
+        return sorted((self._sysfs / "block").iterdir())

@@ -13,13 +13,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from kubevirt_csi.domain.mountinfo import MountTable
-from kubevirt_csi.errors import FailedPrecondition, Internal
+from kubevirt_csi.domain.mountinfo import MountEntry, MountTable
+from kubevirt_csi.errors import DriverError, FailedPrecondition, Internal
 from kubevirt_csi.host import blocking
-from kubevirt_csi.host.commands import Commands
-from kubevirt_csi.host.places import HostPlaces
+from kubevirt_csi.host.commands import Commands, Finished
+from kubevirt_csi.host.places import HostPlaces, device_number
 
 PROGRAMS = ("mount", "umount")
 
@@ -27,9 +28,12 @@ MOUNT_SECONDS = 300.0
 """A mount may replay a large journal."""
 UNMOUNT_SECONDS = 300.0
 """An unmount writes what is dirty."""
+TABLE = Path("/proc/self/mountinfo")
 TABLE_SECONDS = 10.0
 
 _PLAIN = ("-i", "-n")
+_DAMAGED = ("corrupted filesystem", "Structure needs cleaning", "Bad message")
+"""How mount(8) and the C library word EUCLEAN and EBADMSG: what was read is not what must be there."""
 
 
 class HostMounts:
@@ -57,23 +61,22 @@ class HostMounts:
             await self._places.remove(str(leftover))
 
     async def table(self) -> MountTable:
-        """All mounts that this process sees.
+        """All mounts that this process sees, those of btrfs with the number of the disk that they were made from.
 
         Raises:
             Internal: the kernel's table is not of the format we know.
         """
-        read = Path("/proc/self/mountinfo").read_text
-        text = await blocking.call(read, what="reading /proc/self/mountinfo", timeout=TABLE_SECONDS)
         try:
-            return MountTable.parse(text)
+            return await blocking.call(_read_table, what=f"reading {TABLE}", timeout=TABLE_SECONDS)
         except ValueError as error:
-            raise Internal(f"/proc/self/mountinfo cannot be understood: {error}") from error
+            raise Internal(f"{TABLE} cannot be understood: {error}") from error
 
     async def mount(self, *, device_path: str, target: str, fs_type: str, options: tuple[str, ...]) -> None:
         """Mounts a file system on an existing folder.
 
         Raises:
-            Internal: the kernel refused; the text has its words.
+            FailedPrecondition: its log cannot be replayed, so a person has to decide what becomes of it.
+            Internal: the kernel refused for another reason; the text has its words.
         """
         with_options = ("-o", ",".join(options)) if options else ()
         paths = ("--source", device_path, "--target", target)
@@ -81,11 +84,7 @@ class HostMounts:
             "mount", *_PLAIN, "-t", fs_type, *with_options, *paths, timeout=MOUNT_SECONDS
         )
         if finished.code != 0:
-            repair = "; xfs_repair has to be run by hand when its log cannot be replayed" if fs_type == "xfs" else ""
-            raise Internal(
-                f"the {fs_type} file system of {device_path} cannot be mounted on {target}: {finished}; "
-                f"the kernel log of this node says more{repair}"
-            )
+            raise _not_mounted(finished, fs_type=fs_type, device_path=device_path, target=target)
 
     async def bind(self, *, source: str, target: str, read_only: bool) -> None:
         """Shows the mount or device node at ``source`` at ``target`` too, read-only from its first moment if asked."""
@@ -107,7 +106,8 @@ class HostMounts:
             FailedPrecondition: it is busy.
             Internal: it failed in another way.
         """
-        finished = await self._commands.run("umount", *_PLAIN, target, timeout=UNMOUNT_SECONDS)
+        # -c: the path is as the mount table spells it, and is not looked at: that can hang when its disk has gone.
+        finished = await self._commands.run("umount", *_PLAIN, "-c", target, timeout=UNMOUNT_SECONDS)
         if finished.code == 0:
             return
         if "busy" in finished.errors:
@@ -134,3 +134,31 @@ class HostMounts:
             yield place
         finally:
             await self._places.remove(place)
+
+
+def _read_table() -> MountTable:
+    text = TABLE.read_bytes().decode(errors="surrogateescape")  # names of folders are bytes
+    return MountTable(tuple(_with_disk(entry) for entry in MountTable.parse(text).entries))
+
+
+def _with_disk(entry: MountEntry) -> MountEntry:
+    """A btrfs mount has a device number of its own. Its source is its disk's node, as the kernel knows it.
+
+    While it is mounted, neither the name nor the number of the disk is given to another one.
+    """
+    if entry.fs_type != "btrfs":
+        return entry
+    number = device_number(entry.source)
+    return entry if number is None else replace(entry, device=number)
+
+
+def _not_mounted(finished: Finished, *, fs_type: str, device_path: str, target: str) -> DriverError:
+    what = f"the {fs_type} file system of {device_path} cannot be mounted on {target}: {finished}"
+    if fs_type == "xfs" and any(words in finished.errors for words in _DAMAGED):
+        return FailedPrecondition(
+            f"{what}. An xfs file system is repaired by replaying its log when it is mounted, and that did not work; "
+            "the kernel log of this node says why. If the disk itself answers, take a snapshot of the volume, then run "
+            f"`xfs_repair -n {device_path}` on this node to see the damage, and without `-n` to repair it. If that "
+            "asks for `-L`: it throws away the log, and with it the newest changes"
+        )
+    return Internal(f"{what}; the kernel log of this node says more")

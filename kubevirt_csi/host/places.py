@@ -47,13 +47,18 @@ class HostPlaces:
         return await _in_thread(look, path)
 
     async def device_at(self, path: str) -> DeviceNumber | None:
-        """The number of the device node at this path; None when there is something else or nothing."""
+        """The number of the device node at this path; None when there is something else or nothing.
+
+        A mounted file system that no longer answers is something else: device nodes are not on volumes.
+        """
 
         def look() -> DeviceNumber | None:
-            found = _lstat(path)
-            if found is None or not stat.S_ISBLK(found.st_mode):
-                return None
-            return DeviceNumber(os.major(found.st_rdev), os.minor(found.st_rdev))
+            try:
+                return device_number(path)
+            except OSError as error:
+                if error.errno in _BROKEN:
+                    return None
+                raise
 
         return await _in_thread(look, path)
 
@@ -83,6 +88,14 @@ class HostPlaces:
             Internal: anything else is there; it is kept.
         """
         await _in_thread(lambda: _remove(path), path)
+
+
+def device_number(path: str) -> DeviceNumber | None:
+    """The number of the device node at this path; None when there is something else or nothing. Blocks."""
+    found = _lstat(path)
+    if found is None or not stat.S_ISBLK(found.st_mode):
+        return None
+    return DeviceNumber(os.major(found.st_rdev), os.minor(found.st_rdev))
 
 
 def _lstat(path: str) -> os.stat_result | None:

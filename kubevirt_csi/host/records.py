@@ -12,10 +12,14 @@ import json
 import re
 from pathlib import Path
 
+import structlog
+
 from kubevirt_csi.errors import Internal
 from kubevirt_csi.host import blocking
 from kubevirt_csi.host.files import write_durably
 from kubevirt_csi.ports.host import Record
+
+log = structlog.get_logger(__name__)
 
 IO_SECONDS = 30.0
 
@@ -41,6 +45,10 @@ class HostRecords:
         """
         return await blocking.call(lambda: self._read(volume_id), what="reading the node's record", timeout=IO_SECONDS)
 
+    async def known(self) -> tuple[Record, ...]:
+        """The records of all volumes, in the order of their ids; a damaged one is left out."""
+        return await blocking.call(self._read_all, what="reading the node's records", timeout=IO_SECONDS)
+
     def _path(self, volume_id: str) -> Path:
         """The volume's file: an id that is no safe file name is hashed (CSI allows any characters in ids)."""
         safe = _SAFE_NAME.fullmatch(volume_id) is not None
@@ -50,8 +58,7 @@ class HostRecords:
     def _read(self, volume_id: str) -> Record | None:
         path = self._path(volume_id)
         try:
-            found = json.loads(path.read_bytes())
-            return Record(volume_id=found["volume_id"], serial=found["serial"])
+            return _parse(path.read_bytes())
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -59,7 +66,21 @@ class HostRecords:
                 f"the node's record {path} is damaged: {error}; restore it, or remove it if the volume has no data"
             ) from error
 
+    def _read_all(self) -> tuple[Record, ...]:
+        found = []
+        for path in self._folder.glob("*.json"):
+            try:
+                found.append(_parse(path.read_bytes()))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("record unreadable", file=str(path), error=str(error))
+        return tuple(sorted(found, key=lambda record: record.volume_id))
+
     def _write(self, record: Record) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path(record.volume_id)
         write_durably(path, json.dumps({"volume_id": record.volume_id, "serial": record.serial}).encode())
+
+
+def _parse(text: bytes) -> Record:
+    found = json.loads(text)
+    return Record(volume_id=found["volume_id"], serial=found["serial"])

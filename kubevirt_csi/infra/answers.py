@@ -158,7 +158,7 @@ def _forbidden(call: Call, place: Place, answer: Answer) -> Failure:
 
 def _forbidden_error(call: Call, place: Place, answer: Answer) -> DriverError:
     """403 is said by RBAC, but also by quotas, by a namespace on its way out and by other admission rules."""
-    if call.verb is Verb.CREATE and "exceeded quota" in answer.text:
+    if call.verb in (Verb.CREATE, Verb.PATCH) and "exceeded quota" in answer.text:
         return ResourceExhausted(place.failed(call, answer.found, "raise the quota or delete volumes"))
     causes = answer.details.get("causes") or ()
     if any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from kubevirt_csi.domain import attachments, infra_volumes
@@ -59,7 +60,7 @@ def claim(found: Object) -> Half[Claim]:
         ValueError: a quantity in it is none.
     """
     spec, status, metadata = _map(found, "spec"), _map(found, "status"), _map(found, "metadata")
-    capacity = _map(status, "capacity").get("storage")
+    capacity, allocated = (_map(status, key).get("storage") for key in ("capacity", "allocatedResources"))
     value = Claim(
         uid=str(metadata.get("uid", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
@@ -67,6 +68,10 @@ def claim(found: Object) -> Half[Claim]:
         size_bytes=_requested(spec),
         capacity_bytes=None if capacity is None else parse_quantity(capacity),
         volume_mode=str(spec.get("volumeMode") or "Filesystem"),
+        storage_class=str(spec.get("storageClassName") or ""),
+        allocated_bytes=None if allocated is None else parse_quantity(allocated),
+        resize_state=str(_map(status, "allocatedResourceStatuses").get("storage") or ""),
+        conditions=tuple(_condition(entry) for entry in status.get("conditions") or ()),
         deleting=_deleting(found),
     )
     return _half(found, value)
@@ -95,7 +100,20 @@ def join(volume_id: str, dv: Half[DataVolume] | None, pvc: Half[Claim] | None) -
         name=annotations.get(infra_volumes.NAME),
         digest=annotations.get(infra_volumes.DIGEST),
         override=annotations.get(infra_volumes.FORMAT_OVERRIDE) or None,
+        override_in_force=annotations.get(infra_volumes.OVERRIDE_IN_FORCE) or None,
+        mkfs_options=annotations.get(infra_volumes.MKFS_OPTIONS, ""),
+        promised_bytes=int(annotations.get(infra_volumes.SIZE) or 0),
     )
+
+
+def overhead(found: Object, storage_class: str) -> Fraction | None:
+    """The overhead that a CDIConfig has for a class; None where it tells none that is a share of a whole."""
+    told = _map(_map(found, "status"), "filesystemOverhead")
+    try:
+        share = Fraction(str(_map(told, "storageClass").get(storage_class) or told.get("global")))
+    except ValueError:
+        return None
+    return share if 0 <= share < 1 else None
 
 
 def half_of(volume: InfraVolume) -> Half[DataVolume] | None:
@@ -107,6 +125,7 @@ def half_of(volume: InfraVolume) -> Half[DataVolume] | None:
         infra_volumes.BUS: volume.bus.value if volume.bus else "",
         infra_volumes.NAME: volume.name or "",
         infra_volumes.DIGEST: volume.digest or "",
+        infra_volumes.MKFS_OPTIONS: volume.mkfs_options,
     }
     return Half(volume.data_volume, {}, {key: text for key, text in annotations.items() if text})
 
@@ -125,6 +144,8 @@ def new(volume: NewVolume, labels: Mapping[str, str]) -> Object:
         infra_volumes.NAME: volume.name,
         infra_volumes.DIGEST: volume.digest,
     }
+    if volume.mkfs_options:
+        annotations[infra_volumes.MKFS_OPTIONS] = volume.mkfs_options
     return {
         "apiVersion": "cdi.kubevirt.io/v1beta1",
         "kind": "DataVolume",

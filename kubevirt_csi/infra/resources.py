@@ -63,6 +63,7 @@ VIRTUAL_MACHINES = Resource("kubevirt.io", "v1", "virtualmachines")
 INSTANCES = Resource("kubevirt.io", "v1", "virtualmachineinstances")
 VIRTUAL_MACHINE_ACTIONS = Resource("subresources.kubevirt.io", "v1", "virtualmachines")
 INSTANCE_ACTIONS = Resource("subresources.kubevirt.io", "v1", "virtualmachineinstances")
+CDI_CONFIGS = Resource("cdi.kubevirt.io", "v1beta1", "cdiconfigs", namespaced=False)
 ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
 
 
@@ -125,6 +126,9 @@ def _grants(resource: Resource, subresources: tuple[str, ...], verbs: str) -> li
     names = [f"{resource.plural}/{subresource}" for subresource in subresources] or [resource.plural]
     return [Grant(resource.group, name, verb) for name in names for verb in verbs.split()]
 
+
+PUBLIC = (Grant(CDI_CONFIGS.group, CDI_CONFIGS.plural, "get"),)
+"""What CDI grants to every account by itself. Source: CDI pkg/operator/resources/cluster/rbac.go."""
 
 GRANTS: tuple[Grant, ...] = (
     *_grants(DATA_VOLUMES, (), "get list watch create delete"),

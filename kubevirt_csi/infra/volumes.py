@@ -8,21 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from fractions import Fraction
 
-from kubevirt_csi.domain.infra_volumes import Claim, DataVolume, InfraVolume, NewVolume
-from kubevirt_csi.errors import NotFound
+from kubevirt_csi.domain.capacity import FILE_SYSTEM_OVERHEAD, format_quantity
+from kubevirt_csi.domain.growth import Growth
+from kubevirt_csi.domain.infra_volumes import SIZE, Claim, DataVolume, InfraVolume, NewVolume
+from kubevirt_csi.errors import NotFound, OutOfRange, PermissionDenied
 from kubevirt_csi.infra import datavolumes
 from kubevirt_csi.infra.answers import Exists, Missing, Refused
 from kubevirt_csi.infra.cache import Cache, unreadable
 from kubevirt_csi.infra.changes import Changes
 from kubevirt_csi.infra.connection import Connection
 from kubevirt_csi.infra.datavolumes import Half, Value
-from kubevirt_csi.infra.resources import CLAIMS, DATA_VOLUMES, Call, Object, Resource, Verb
+from kubevirt_csi.infra.resources import CDI_CONFIGS, CLAIMS, DATA_VOLUMES, Call, Object, Resource, Verb
 from kubevirt_csi.infra.watching import parsed
 from kubevirt_csi.ports.infra import Stale
 
 CLAIM_EXISTS = "Destination PVC "
 """How CDI says that a claim of the name exists. Source: CDI pkg/apiserver/webhooks/datavolume-validate.go."""
+GROWTH_FORBIDDEN = "must support resize"
+"""How Kubernetes says that a class has no ``allowVolumeExpansion``.
+
+Source: Kubernetes plugin/pkg/admission/storage/persistentvolume/resize.
+"""
+CDI_CONFIG = "config"
+"""The one CDIConfig."""
 
 
 class InfraVolumes:
@@ -96,6 +106,40 @@ class InfraVolumes:
             Stale: the claim changed or went meanwhile.
             NotFound: the volume has no claim yet.
         """
+        return await self._patch(volume, annotations)
+
+    async def resize(self, volume: InfraVolume, growth: Growth) -> InfraVolume:
+        """Writes what the claim asks of its storage, and what that promises, guarded as ``annotate``.
+
+        Raises:
+            OutOfRange: the claim's storage class does not let its claims grow.
+            ResourceExhausted: a quota refused it.
+            And all that ``annotate`` raises.
+        """
+        spec = {"resources": {"requests": {"storage": format_quantity(growth.claim_bytes)}}}
+        try:
+            return await self._patch(volume, {SIZE: str(growth.size_bytes)}, spec=spec)
+        except PermissionDenied as error:
+            if GROWTH_FORBIDDEN not in str(error):
+                raise
+            raise OutOfRange(f"{error}; set allowVolumeExpansion: true on the claim's storage class there") from error
+
+    async def file_system_overhead(self, volume: InfraVolume) -> Fraction:
+        """The share of the volume's claim that is not its disk image, as CDI is configured for the claim's class.
+
+        CDI's default where the configuration cannot be read: KubeVirt works without it, and then so do we.
+        """
+        call = Call(verb=Verb.GET, resource=CDI_CONFIGS, name=CDI_CONFIG)
+        try:
+            found = await self._connection.request(call)
+        except (Missing, PermissionDenied):
+            return FILE_SYSTEM_OVERHEAD
+        return datavolumes.overhead(found, volume.claim.storage_class if volume.claim else "") or FILE_SYSTEM_OVERHEAD
+
+    async def _patch(
+        self, volume: InfraVolume, annotations: Mapping[str, str | None], *, spec: Object | None = None
+    ) -> InfraVolume:
+        """Changes the claim that ``volume`` was read with, and no other version of it."""
         if volume.claim is None:
             place = self._connection.place
             raise NotFound(f"{place.cluster}, namespace {place.namespace}: volume {volume.id!r} has no claim yet")
@@ -104,7 +148,8 @@ class InfraVolumes:
             "resourceVersion": volume.claim.resource_version,
             "annotations": dict(annotations),
         }
-        call = Call(verb=Verb.PATCH, resource=CLAIMS, name=volume.id, body={"metadata": metadata})
+        body: Object = {"metadata": metadata} | ({"spec": spec} if spec else {})
+        call = Call(verb=Verb.PATCH, resource=CLAIMS, name=volume.id, body=body)
         try:
             written = await self._connection.request(call)
         except Missing as error:

@@ -7,8 +7,11 @@ library registers on import is exported by accident.
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from kubevirt_csi.version import driver_version
 
@@ -50,6 +53,28 @@ class RpcMetrics:
     def mutations_running(self, count: int) -> None:
         """How many mutations run now."""
         self._mutations.set(count)
+
+
+class AbnormalVolumes(Collector):
+    """Shows which volumes of a node something is wrong with, read whenever the page is asked for.
+
+    Args:
+        abnormal: gives the volumes with the reason, each pair once. Healthy ones have no series.
+    """
+
+    def __init__(self, abnormal: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        self._abnormal = abnormal
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample for each volume and reason."""
+        shown = GaugeMetricFamily(
+            "kubevirt_csi_volume_abnormal",
+            "Constant 1 for each reason why a volume of this node is abnormal; no series when all are well.",
+            labels=["volume", "reason"],
+        )
+        for volume, reason in self._abnormal():
+            shown.add_metric([volume, reason], 1)
+        yield shown
 
 
 class Metrics:

@@ -361,7 +361,7 @@ def _context(wanted: _Wanted, volume: InfraVolume, machine: Machine) -> PublishC
         bus=bus,
         size_bytes=volume.size_bytes if overhead is None else volume.least_bytes(overhead),
         content=volume.content,
-        override=volume.override,
+        override=volume.override_in_force,
     )
 
 

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from kubevirt_csi.domain import attachments
 from kubevirt_csi.domain.attachments import Attachment
-from kubevirt_csi.domain.infra_volumes import ATTACHMENTS, CONTENT, InfraVolume
+from kubevirt_csi.domain.infra_volumes import ATTACHMENTS, CONTENT, FORMAT_OVERRIDE, OVERRIDE_IN_FORCE, InfraVolume
 from kubevirt_csi.domain.machines import Machine
 from kubevirt_csi.domain.nodeids import NodeId
 from kubevirt_csi.domain.volumes import Content
 from kubevirt_csi.observe import context
 from kubevirt_csi.ports.infra import Volumes
+
+log = structlog.get_logger(__name__)
 
 
 class Entries:
@@ -81,21 +85,40 @@ class Entries:
             attempted_at=self._now(),
         )
         others = {} if exclusive else {vm: e for vm, e in volume.attachments.items() if vm != machine.name}
-        volume = await self._write(volume, others | {machine.name: entry}, used=bool(volume.attachments))
+        permission: dict[str, str | None] = {}
+        if volume.override:
+            permission = {FORMAT_OVERRIDE: None, OVERRIDE_IN_FORCE: volume.override}
+            log.warning("format override handed over", volume_id=volume.id, node=node.text, serial=volume.override)
+        entries = others | {machine.name: entry}
+        volume = await self._write(volume, entries, used=bool(volume.attachments), permission=permission)
         return volume, entry
 
-    async def remove(self, volume: InfraVolume, vm: str) -> None:
+    async def remove(self, volume: InfraVolume, vm: str, *, was_held: bool = True) -> None:
         """Removes the VM's entry, if there is one; the content counts as used from here on.
+
+        An override that was in force ends with it: one that was forgotten must not cost the data of a year later. What
+        the VM never held leaves the override for the next attachment.
 
         Raises:
             Stale: the claim has changed since.
             NotFound: there is no claim.
         """
-        await self._write(volume, {name: e for name, e in volume.attachments.items() if name != vm}, used=True)
+        permission: dict[str, str | None] = {}
+        if volume.override_in_force:
+            permission = {OVERRIDE_IN_FORCE: None} | ({} if was_held else {FORMAT_OVERRIDE: volume.override_in_force})
+        entries = {name: e for name, e in volume.attachments.items() if name != vm}
+        await self._write(volume, entries, used=True, permission=permission)
         self._unanswered.pop((volume.id, vm), None)
 
-    async def _write(self, volume: InfraVolume, entries: Mapping[str, Attachment], *, used: bool) -> InfraVolume:
-        changes: dict[str, str | None] = {ATTACHMENTS: attachments.encode(entries)}
+    async def _write(
+        self,
+        volume: InfraVolume,
+        entries: Mapping[str, Attachment],
+        *,
+        used: bool,
+        permission: Mapping[str, str | None],
+    ) -> InfraVolume:
+        changes: dict[str, str | None] = {ATTACHMENTS: attachments.encode(entries), **permission}
         if used and volume.content is Content.NONE:
             changes[CONTENT] = Content.USED.value
         context.mark_written()

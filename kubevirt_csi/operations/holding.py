@@ -88,7 +88,7 @@ class Holding:
                     "no answer, may still be carried out; ask again in a minute"
                 )
             try:
-                await self.entries.remove(volume, vm)
+                await self.entries.remove(volume, vm, was_held=was_held)
             except (Stale, NotFound):
                 continue
             return

@@ -1,7 +1,7 @@
 """Finds the disk of a volume in this node, and tells where that disk is in use.
 
-A disk shows up a moment after the controller's publish, so a missing one is waited for; SCSI hosts are asked once to
-look again. What is never done is to take the next best disk.
+A disk shows up a moment after the controller's publish, so a missing one is waited for; the kernel and udev are asked
+once to look again. What is never done is to take the next best disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Locating:
 
         Raises:
             FailedPrecondition: several disks show the serial.
-            Unavailable: there is none, even after waiting and a rescan of the SCSI hosts.
+            Unavailable: there is none, even after waiting and a rescan.
         """
         seen: tuple[Disk, ...] = ()
 
@@ -52,8 +52,8 @@ class Locating:
         if found is None:
             raise Unavailable(
                 f"volume {volume_id} is attached, but no disk of this node showed its serial {serial} within "
-                f"{wait_seconds:g} s. Disks seen: {_with_serials(seen)}. Look at the VM instance's volumeStatus in "
-                "the infra cluster and at this node's kernel log"
+                f"{wait_seconds:g} s{' and a rescan' if late else ''}. Disks seen: {_on_a_bus(seen)}. Look at the VM "
+                "instance's volumeStatus and its disk's serial in the infra cluster, and at this node's kernel log"
             )
         return found
 
@@ -61,10 +61,10 @@ class Locating:
         """All mounts of the disk that this process can see: its file system, and binds of its device node."""
         table = await self._mounts.table()
         # A bound device node is a mount of the folder it lies in; the name narrows it down, the number decides.
-        candidates = [entry for entry in table.entries if entry.root.rpartition("/")[2] == disk.name]
+        candidates = [entry for entry in table.entries if entry.name == disk.name]
         nodes = [entry for entry in candidates if await self._places.device_at(entry.mount_point) == disk.number]
         return (*table.of(disk.number), *nodes)
 
 
-def _with_serials(seen: tuple[Disk, ...]) -> str:
+def _on_a_bus(seen: tuple[Disk, ...]) -> str:
     return disk_rules.describe([disk for disk in seen if disk.bus is not None])

@@ -19,9 +19,10 @@ from kubevirt_csi.domain.capacity import CapacityRange
 from kubevirt_csi.domain.classes import ClassParameters
 from kubevirt_csi.domain.digests import differences, digest, families
 from kubevirt_csi.domain.infra_volumes import FAILED, InfraVolume, NewVolume
+from kubevirt_csi.domain.mkfs import require_makeable
 from kubevirt_csi.domain.names import volume_id
 from kubevirt_csi.domain.serials import new_serial
-from kubevirt_csi.domain.volumes import Bus
+from kubevirt_csi.domain.volumes import MKFS_OPTIONS, Bus
 from kubevirt_csi.errors import (
     Aborted,
     AlreadyExists,
@@ -260,10 +261,11 @@ class Provisioner:
 def provisioned(volume: InfraVolume) -> Provisioned:
     """What CreateVolume answers about a volume."""
     bus = volume.bus or Bus.SCSI
+    options = {MKFS_OPTIONS: volume.mkfs_options} if volume.mkfs_options else {}
     return Provisioned(
         volume_id=volume.id,
         capacity_bytes=volume.capacity_bytes,
-        volume_context={"bus": bus.value, "serial": volume.serial},
+        volume_context={"bus": bus.value, "serial": volume.serial} | options,
     )
 
 
@@ -273,6 +275,7 @@ def _new_volume(request: CreateRequest) -> NewVolume:
     require_supported(request.capabilities)
     size = request.capacity.choose()
     parameters = ClassParameters.parse(request.parameters)
+    require_makeable(parameters.mkfs_options, request.capabilities, size_bytes=size)
     return NewVolume(
         id=identity,
         name=request.name,
@@ -281,6 +284,7 @@ def _new_volume(request: CreateRequest) -> NewVolume:
         read_write_many=any(capability.mode.multi_node for capability in request.capabilities),
         serial=new_serial(),
         bus=parameters.bus,
+        mkfs_options=parameters.mkfs_options,
         digest=digest(parameters, request.capabilities),
     )
 

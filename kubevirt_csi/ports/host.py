@@ -6,14 +6,18 @@ Each has a deadline of its own, except making and checking a file system, which 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from kubevirt_csi.domain.blank import Probe
 from kubevirt_csi.domain.disks import DeviceNumber, Disk
-from kubevirt_csi.domain.mountinfo import MountTable
+from kubevirt_csi.domain.health import Ailment
+from kubevirt_csi.domain.limits import Room
+from kubevirt_csi.domain.mountinfo import MountEntry, MountTable
+from kubevirt_csi.domain.telltales import Telltale
 
 
 class Device(Protocol):
@@ -33,8 +37,8 @@ class Device(Protocol):
     async def in_use(self) -> bool:
         """Whether the kernel or another program has it open exclusively (mounted anywhere, part of a raid...)."""
 
-    async def edges_are_zero(self) -> bool:
-        """Whether the first and the last MiB are all zero, read from the device and not from a cache."""
+    async def first_written(self, places: Sequence[Telltale]) -> Telltale | None:
+        """The first of the places that is not all zero, read from the device and not from a cache; None if all are."""
 
     def zeroes(self, start: int) -> AsyncIterator[int]:
         """Reads from ``start`` (bytes) to the end and yields the position up to which all was zero, ever further.
@@ -62,7 +66,7 @@ class Disks(Protocol):
         """Every whole block device. One that vanishes while it is read is left out."""
 
     async def rescan(self) -> None:
-        """Asks the SCSI hosts to look for new disks. That there is none is no error."""
+        """Asks the kernel and udev to look once more for disks and their serials. That nothing is found is no error."""
 
     def opened(self, disk: Disk) -> AbstractAsyncContextManager[Device]:
         """Opens the disk and verifies that the opened device is that disk.
@@ -72,20 +76,66 @@ class Disks(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuperBlock:
+    """What a file system says of itself: its type, and how many bytes of its disk it counts as its own."""
+
+    fs_type: str
+    size_bytes: int
+
+
+class Hotplug(Protocol):
+    """Where the hypervisor can plug more disks into this node."""
+
+    async def room(self) -> Room:
+        """What is there at this moment."""
+
+
 class Filesystems(Protocol):
     """Programs that know file systems."""
 
     async def probe(self, disk: Disk) -> Probe:
         """What is on the disk. That nothing was recognised is an answer; that it could not be read is an error."""
 
-    async def make(self, disk: Disk, fs_type: str) -> None:
-        """Makes a file system, whatever is there. Runs to its end even when the caller is cancelled."""
+    async def superblock(self, disk: Disk, fs_type: str) -> SuperBlock:
+        """What the file system of this type on the disk claims, as it is on the disk now.
+
+        While it is mounted the kernel may know better; then ask the mount.
+
+        Raises:
+            FailedPrecondition: the disk has no superblock of this type, or it is one that is not known here.
+        """
+
+    async def make(self, disk: Disk, fs_type: str, *, options: tuple[str, ...] = ()) -> None:
+        """Makes a file system, whatever is there. Runs to its end even when the caller is cancelled.
+
+        ``options`` are arguments for mkfs that ``domain.mkfs`` has let pass.
+        """
+
+    async def wipe(self, disk: Disk) -> None:
+        """Takes every signature off the disk that probing would find. Runs to its end as ``make`` does."""
 
     async def check(self, disk: Disk, fs_type: str) -> None:
         """Repairs what is safe to repair. Only for a disk that is not in use. Nothing is done for a journal-only type.
 
         Raises:
             FailedPrecondition: damage is left that a person has to look at.
+        """
+
+
+class Resizing(Protocol):
+    """Growth of disks and of what is mounted from them."""
+
+    async def reread_size(self, disk: Disk) -> None:
+        """Asks the kernel to read the disk's size anew. That a disk tells it by itself is no error."""
+
+    async def grow(self, disk: Disk, fs_type: str, *, mount_point: str) -> None:
+        """Grows the file system that is mounted there until it fills its disk; one that does is no error.
+
+        Runs to its end even when the caller is cancelled.
+
+        Raises:
+            Internal: it does not grow.
         """
 
 
@@ -155,14 +205,26 @@ class FileSystemUsage:
     used_inodes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a look at a mounted volume has shown.
+
+    ``figures`` are the usage of a file system or the bytes of a raw device, None where it did not tell; ``ailments``
+    are what is wrong with it.
+    """
+
+    figures: FileSystemUsage | int | None
+    ailments: tuple[Ailment, ...] = ()
+
+
 class Usage(Protocol):
-    """Figures of mounted volumes. A device that does not answer costs the caller a deadline, not the process."""
+    """Looks at mounted volumes: how full they are, and whether their file system and device still work."""
 
-    async def file_system(self, path: str) -> FileSystemUsage:
-        """Of the file system mounted at the path."""
+    def look(self, mounted: MountEntry) -> asyncio.Future[Finding]:
+        """Looks at what is mounted there, in a thread of its own that may never return.
 
-    async def device_bytes(self, path: str) -> int:
-        """The size of the block device whose node is at the path."""
+        What does not work is found, not raised. The caller sees to it that there are not too many such threads.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,3 +243,21 @@ class Records(Protocol):
 
     async def recall(self, volume_id: str) -> Record | None:
         """The record of the volume; None when this node never used it."""
+
+    async def known(self) -> tuple[Record, ...]:
+        """The records of all volumes, in the order of their ids; a damaged one is left out."""
+
+
+class Trimmer(Protocol):
+    """Tells disks which of their blocks are not in use."""
+
+    async def trim(self, path: str) -> int | None:
+        """Has the file system mounted at the path discard what it does not use. A cancelled call ends the work.
+
+        Returns:
+            The bytes discarded; None when the disk cannot discard.
+
+        Raises:
+            Unavailable: it did not end in time, and was ended.
+            Internal: it failed.
+        """

@@ -10,8 +10,10 @@ PermissionDenied when the account lacks a verb, DeadlineExceeded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from fractions import Fraction
 from typing import Protocol
 
+from kubevirt_csi.domain.growth import Growth
 from kubevirt_csi.domain.infra_volumes import InfraVolume, NewVolume
 from kubevirt_csi.domain.machines import Machine, Plug, Survey
 from kubevirt_csi.errors import Unavailable
@@ -57,6 +59,20 @@ class Volumes(Protocol):
             Stale: the claim changed or went meanwhile.
             NotFound: the volume has no claim yet.
         """
+
+    async def resize(self, volume: InfraVolume, growth: Growth) -> InfraVolume:
+        """Writes what the claim asks of its storage, and what that promises, guarded as ``annotate``.
+
+        Raises:
+            Stale: the claim changed or went meanwhile.
+            NotFound: the volume has no claim yet.
+            OutOfRange: the claim's storage class does not let its claims grow.
+            ResourceExhausted: a quota refused it.
+            InvalidArgument: the API refused it for another reason, with its text.
+        """
+
+    async def file_system_overhead(self, volume: InfraVolume) -> Fraction:
+        """The share of the volume's claim that is not its disk image, as CDI is configured for the claim's class."""
 
     def changed(self, volume_id: str) -> Awaitable[None]:
         """An awaitable of the next change of the volume's objects in the cache, or of a re-established watch.

@@ -59,6 +59,8 @@ QUIET = frozenset(
         "GroupControllerGetCapabilities",
         "NodeGetCapabilities",
         "NodeGetInfo",
+        "NodeGetVolumeStats",
+        "NodeGetVolumeHealth",
     }
 )
 LOGGED_FIELDS = ("name", "volume_id", "node_id", "snapshot_id")

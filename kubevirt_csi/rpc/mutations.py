@@ -16,10 +16,12 @@ VOLUME_FIELDS = {
     "/csi.v1.Controller/DeleteVolume": "volume_id",
     "/csi.v1.Controller/ControllerPublishVolume": "volume_id",
     "/csi.v1.Controller/ControllerUnpublishVolume": "volume_id",
+    "/csi.v1.Controller/ControllerExpandVolume": "volume_id",
     "/csi.v1.Node/NodeStageVolume": "volume_id",
     "/csi.v1.Node/NodeUnstageVolume": "volume_id",
     "/csi.v1.Node/NodePublishVolume": "volume_id",
     "/csi.v1.Node/NodeUnpublishVolume": "volume_id",
+    "/csi.v1.Node/NodeExpandVolume": "volume_id",
 }
 
 

@@ -11,20 +11,24 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 
 from kubevirt_csi._csi.csi import v1 as csi
+from kubevirt_csi._csi.csi.v1.methods import METHODS
 from kubevirt_csi.rpc.calls import Calls
 from kubevirt_csi.rpc.gate import Gate
 from kubevirt_csi.rpc.running import RunningMutations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from grpclib._typing import IServable
+    from grpclib.server import Stream
 
     from kubevirt_csi.observe.metrics import RpcMetrics
     from kubevirt_csi.rpc.endpoint import BoundSocket, Endpoint
@@ -38,13 +42,28 @@ def csi_services(
     *, identity: csi.IdentityBase, controller: csi.ControllerBase | None = None, node: csi.NodeBase | None = None
 ) -> list[IServable]:
     """All five services of CSI; those not given answer Unimplemented to every method."""
-    return [
-        identity,
-        controller or csi.ControllerBase(),
-        csi.GroupControllerBase(),
-        csi.SnapshotMetadataBase(),
-        node or csi.NodeBase(),
-    ]
+    given: dict[str, IServable | None] = {
+        "csi.v1.Identity": identity,
+        "csi.v1.Controller": controller,
+        "csi.v1.Node": node,
+    }
+    return [given.get(service) or Absent(service) for service in METHODS]
+
+
+class Absent:
+    """A service that this process does not have. Requests are not read, so their messages need not be imported."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """All methods, as streams of answers, which says nothing about a request until somebody reads it."""
+        handler = Handler(_unimplemented, Cardinality.UNARY_STREAM, csi.ProbeRequest, csi.ProbeResponse)
+        return {f"/{self._service}/{method}": handler for method in METHODS[self._service]}
+
+
+async def _unimplemented(_stream: Stream[Any, Any]) -> NoReturn:
+    raise GRPCError(Status.UNIMPLEMENTED)
 
 
 @contextmanager

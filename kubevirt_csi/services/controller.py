@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from kubevirt_csi.domain.infra_volumes import InfraVolume
     from kubevirt_csi.operations.attachment import Attacher
     from kubevirt_csi.operations.detachment import Detacher
+    from kubevirt_csi.operations.expansion import Expander
     from kubevirt_csi.operations.provisioning import Provisioner
 
 CAPABILITIES = (
     csi.ControllerServiceCapabilityRpcType.CREATE_DELETE_VOLUME,
     csi.ControllerServiceCapabilityRpcType.PUBLISH_UNPUBLISH_VOLUME,
+    csi.ControllerServiceCapabilityRpcType.EXPAND_VOLUME,
     csi.ControllerServiceCapabilityRpcType.SINGLE_NODE_MULTI_WRITER,
 )
 
@@ -38,10 +40,11 @@ log = structlog.get_logger(__name__)
 class ControllerService(csi.ControllerBase):
     """CSI spec: Controller Service RPC."""
 
-    def __init__(self, *, provisioner: Provisioner, attacher: Attacher, detacher: Detacher) -> None:
+    def __init__(self, *, provisioner: Provisioner, attacher: Attacher, detacher: Detacher, expander: Expander) -> None:
         self._provisioner = provisioner
         self._attacher = attacher
         self._detacher = detacher
+        self._expander = expander
 
     async def create_volume(self, message: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
         """Makes a blank volume, or finds the one that an earlier call made."""
@@ -105,6 +108,23 @@ class ControllerService(csi.ControllerBase):
         if _could_exist(message.volume_id):
             await self._detacher.unpublish(message.volume_id, message.node_id)
         return csi.ControllerUnpublishVolumeResponse()
+
+    async def controller_expand_volume(
+        self, message: csi.ControllerExpandVolumeRequest
+    ) -> csi.ControllerExpandVolumeResponse:
+        """Grows the volume. The node has its part of every kind: of a raw block volume it waits for the size."""
+        _require_volume_id(message.volume_id)
+        wire.require_small_maps(message)
+        limits = message.capacity_range or csi.CapacityRange()
+        if not limits.required_bytes and not limits.limit_bytes:
+            raise InvalidArgument("capacity_range is missing or empty: nothing says how large the volume shall be")
+        if message.volume_capability is not None:
+            wire.capability(message.volume_capability)
+        capacity = CapacityRange(required=limits.required_bytes, limit=limits.limit_bytes)
+        _require_possible(message.volume_id)
+        return csi.ControllerExpandVolumeResponse(
+            capacity_bytes=await self._expander.expand(message.volume_id, capacity), node_expansion_required=True
+        )
 
     async def validate_volume_capabilities(
         self, message: csi.ValidateVolumeCapabilitiesRequest

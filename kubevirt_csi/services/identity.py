@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DRIVER_NAME = "csi.kubevirt.io"
 
 SERVICES = (csi.PluginCapabilityServiceType.CONTROLLER_SERVICE,)
+EXPANSIONS = (csi.PluginCapabilityVolumeExpansionType.ONLINE,)
 
 
 class IdentityService(csi.IdentityBase):
@@ -34,10 +35,12 @@ class IdentityService(csi.IdentityBase):
         self,
         message: csi.GetPluginCapabilitiesRequest,  # noqa: ARG002 - empty
     ) -> csi.GetPluginCapabilitiesResponse:
-        """There is a controller service, also when this process is the node."""
-        return csi.GetPluginCapabilitiesResponse(
-            capabilities=[csi.PluginCapability(service=csi.PluginCapabilityService(type=kind)) for kind in SERVICES]
-        )
+        """There is a controller service, also when this process is the node; volumes grow while they are in use."""
+        services = [csi.PluginCapability(service=csi.PluginCapabilityService(type=kind)) for kind in SERVICES]
+        expansions = [
+            csi.PluginCapability(volume_expansion=csi.PluginCapabilityVolumeExpansion(type=kind)) for kind in EXPANSIONS
+        ]
+        return csi.GetPluginCapabilitiesResponse(capabilities=services + expansions)
 
     async def probe(self, message: csi.ProbeRequest) -> csi.ProbeResponse:  # noqa: ARG002 - empty
         """Whether this process has what it needs to serve."""

@@ -5,25 +5,39 @@ Source of the checks and codes: CSI spec, Node Service RPCs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kubevirt_csi._csi.csi import v1 as csi
-from kubevirt_csi.domain.access import Capability, require_supported
+from kubevirt_csi.domain.access import Capability, unsupported
+from kubevirt_csi.domain.capacity import CapacityRange
+from kubevirt_csi.domain.health import Ailment
 from kubevirt_csi.domain.volumes import PublishContext
 from kubevirt_csi.errors import FailedPrecondition, InvalidArgument
+from kubevirt_csi.operations.growing import Expansion, Growing
+from kubevirt_csi.operations.health import VolumeHealth
+from kubevirt_csi.operations.limiting import VolumeLimit
 from kubevirt_csi.operations.publishing import Publication, Publishing
 from kubevirt_csi.operations.staging import Staging, Volume
+from kubevirt_csi.operations.unstaging import Unstaging
 from kubevirt_csi.operations.usage import VolumeUsage
 from kubevirt_csi.ports.host import FileSystemUsage
 from kubevirt_csi.services import wire
 
-LONGEST_ID_BYTES = 128
-"""CSI spec: string fields have at most 128 bytes."""
+CUT = "..."
 
 _Rpc = csi.NodeServiceCapabilityRpcType
-CAPABILITIES = (_Rpc.STAGE_UNSTAGE_VOLUME, _Rpc.GET_VOLUME_STATS, _Rpc.SINGLE_NODE_MULTI_WRITER)
+CAPABILITIES = (
+    _Rpc.STAGE_UNSTAGE_VOLUME,
+    _Rpc.EXPAND_VOLUME,
+    _Rpc.GET_VOLUME_STATS,
+    _Rpc.SINGLE_NODE_MULTI_WRITER,
+    _Rpc.VOLUME_CONDITION,
+    _Rpc.GET_VOLUME_HEALTH,
+)
+"""VOLUME_CONDITION is the old number, which kubelets before CSI 1.13 know; GET_VOLUME_HEALTH has replaced it."""
 
 _Unit = csi.VolumeUsageUnit
+NORMAL = "nothing is known to be wrong with the volume"
 
 
 class NodeService(csi.NodeBase):
@@ -35,38 +49,55 @@ class NodeService(csi.NodeBase):
     """
 
     def __init__(
-        self, *, node_id: str, topology: Mapping[str, str], staging: Staging, publishing: Publishing, usage: VolumeUsage
+        self,
+        *,
+        node_id: str,
+        topology: Mapping[str, str],
+        limit: VolumeLimit,
+        staging: Staging,
+        growing: Growing,
+        unstaging: Unstaging,
+        publishing: Publishing,
+        usage: VolumeUsage,
+        health: VolumeHealth,
     ) -> None:
         self._node_id = node_id
         self._topology = topology
+        self._limit = limit
         self._staging = staging
+        self._growing = growing
+        self._unstaging = unstaging
         self._publishing = publishing
         self._usage = usage
+        self._health = health
 
     async def node_stage_volume(self, message: csi.NodeStageVolumeRequest) -> csi.NodeStageVolumeResponse:
         """Makes the volume usable on this node."""
         _require_id(message.volume_id)
+        wire.require_small_maps(message)
         staging_path = _path(message.staging_target_path, field="staging_target_path")
-        await self._staging.stage(
-            Volume(
-                volume_id=message.volume_id,
-                staging_path=staging_path,
-                capability=_capability(message.volume_capability),
-                context=PublishContext.from_map(message.publish_context, message.volume_context),
-            )
+        volume = Volume(
+            volume_id=message.volume_id,
+            staging_path=staging_path,
+            capability=_capability(message.volume_capability),
+            context=PublishContext.from_map(message.publish_context, message.volume_context),
         )
+        with self._health.staging(volume.volume_id):
+            await self._staging.stage(volume)
         return csi.NodeStageVolumeResponse()
 
     async def node_unstage_volume(self, message: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
         """Unmounts the volume, and proves that nothing uses its disk any more."""
         _require_id(message.volume_id)
         staging_path = _path(message.staging_target_path, field="staging_target_path")
-        await self._staging.unstage(volume_id=message.volume_id, staging_path=staging_path)
+        await self._unstaging.unstage(volume_id=message.volume_id, staging_path=staging_path)
+        self._health.forget(message.volume_id)
         return csi.NodeUnstageVolumeResponse()
 
     async def node_publish_volume(self, message: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
         """Shows the volume at a pod's target path."""
         _require_id(message.volume_id)
+        wire.require_small_maps(message)
         target_path = _path(message.target_path, field="target_path")
         capability = _capability(message.volume_capability)
         if not message.staging_target_path:
@@ -89,13 +120,40 @@ class NodeService(csi.NodeBase):
         await self._publishing.unpublish(volume_id=message.volume_id, target_path=target_path)
         return csi.NodeUnpublishVolumeResponse()
 
-    async def node_get_volume_stats(self, message: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
-        """How full the volume is. A path that is not absolute is one where no volume can be: NotFound."""
+    async def node_expand_volume(self, message: csi.NodeExpandVolumeRequest) -> csi.NodeExpandVolumeResponse:
+        """Grows the volume on this node. Path and kernel tell what it is; the capability may be missing."""
         _require_id(message.volume_id)
-        if not message.volume_path:
-            raise InvalidArgument("volume_path is missing")
-        found = await self._usage.at(message.volume_path)
-        return csi.NodeGetVolumeStatsResponse(usage=_usage(found))
+        wire.require_small_maps(message)
+        path = _volume_path(message.volume_path)
+        if message.volume_capability is not None:
+            wire.capability(message.volume_capability)
+        limits = message.capacity_range or csi.CapacityRange()
+        capacity = CapacityRange(required=limits.required_bytes, limit=limits.limit_bytes)
+        expansion = Expansion(volume_id=message.volume_id, path=path, capacity=capacity)
+        return csi.NodeExpandVolumeResponse(capacity_bytes=await self._growing.expand(expansion))
+
+    async def node_get_volume_stats(self, message: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
+        """How full the volume is, and what is wrong with it, in one bit and a text, for kubelets before CSI 1.13.
+
+        A path that is not absolute is one where no volume can be: NotFound.
+        """
+        _require_id(message.volume_id)
+        found = await self._usage.at(_volume_path(message.volume_path), volume_id=message.volume_id)
+        return csi.NodeGetVolumeStatsResponse(usage=_usage(found.figures), volume_condition=_condition(found.ailments))
+
+    async def node_get_volume_health(self, message: csi.NodeGetVolumeHealthRequest) -> csi.NodeGetVolumeHealthResponse:
+        """All that is wrong with a volume that is here, or that could not be staged here."""
+        _require_id(message.volume_id)
+        paths = {
+            "volume_publish_path": message.volume_publish_path,
+            "staging_target_path": message.staging_target_path,
+        }
+        ailments = await self._usage.ailments(
+            message.volume_id, paths=[_path(path, field=field) for field, path in paths.items() if path]
+        )
+        return csi.NodeGetVolumeHealthResponse(
+            volume_health=csi.VolumeHealth(volume_id=message.volume_id, health_statuses=[_entry(a) for a in ailments])
+        )
 
     async def node_get_capabilities(self, message: csi.NodeGetCapabilitiesRequest) -> csi.NodeGetCapabilitiesResponse:
         """What this service can do."""
@@ -107,17 +165,18 @@ class NodeService(csi.NodeBase):
         )
 
     async def node_get_info(self, message: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
-        """Which VM this node is. No volume limit is reported (0 = unknown)."""
+        """Which VM this node is, and how many volumes it can have."""
         del message
         topology = csi.Topology(segments=dict(self._topology)) if self._topology else None
-        return csi.NodeGetInfoResponse(node_id=self._node_id, accessible_topology=topology)
+        return csi.NodeGetInfoResponse(
+            node_id=self._node_id, max_volumes_per_node=await self._limit.volumes(), accessible_topology=topology
+        )
 
 
 def _require_id(volume_id: str) -> None:
     if not volume_id:
         raise InvalidArgument("volume_id is missing")
-    if len(volume_id.encode()) > LONGEST_ID_BYTES:
-        raise InvalidArgument(f"volume_id is longer than {LONGEST_ID_BYTES} bytes")
+    wire.require_short("volume_id", volume_id)
 
 
 def _path(path: str, *, field: str) -> str:
@@ -128,13 +187,31 @@ def _path(path: str, *, field: str) -> str:
     return path
 
 
+def _volume_path(path: str) -> str:
+    """A path that is not absolute is one where no volume can be, which the operations answer."""
+    if not path:
+        raise InvalidArgument("volume_path is missing")
+    if "\0" in path:
+        raise InvalidArgument(f"volume_path {path!r} is not a path")
+    return path
+
+
 def _capability(message: csi.VolumeCapability | None) -> Capability:
+    """What the volume is to be used as. One that the driver does not serve is FailedPrecondition on the node.
+
+    CSI spec: NodeStageVolume and NodePublishVolume, "Exceeds capabilities".
+    """
     capability = wire.capability(message)
-    require_supported((capability,))
+    reason = unsupported(capability)
+    if reason is not None:
+        raise FailedPrecondition(reason)
     return capability
 
 
-def _usage(found: FileSystemUsage | int) -> list[csi.VolumeUsage]:
+def _usage(found: FileSystemUsage | int | None) -> list[csi.VolumeUsage]:
+    """CSI spec: ``usage`` is optional; a volume that does not answer has none."""
+    if found is None:
+        return []
     if isinstance(found, int):
         return [csi.VolumeUsage(unit=_Unit.BYTES, total=found)]
     return [
@@ -145,3 +222,24 @@ def _usage(found: FileSystemUsage | int) -> list[csi.VolumeUsage]:
             unit=_Unit.INODES, total=found.total_inodes, available=found.available_inodes, used=found.used_inodes
         ),
     ]
+
+
+def _condition(ailments: Sequence[Ailment]) -> csi.VolumeCondition:
+    text = "; ".join(ailment.message for ailment in ailments)
+    return csi.VolumeCondition(abnormal=bool(ailments), message=_shortened(text) or NORMAL)
+
+
+def _entry(ailment: Ailment) -> csi.VolumeHealthVolumeHealthEntry:
+    return csi.VolumeHealthVolumeHealthEntry(
+        status=csi.VolumeHealthErrorType[ailment.severity.value],
+        reason=ailment.reason.value,
+        message=_shortened(ailment.message),
+    )
+
+
+def _shortened(text: str) -> str:
+    """As much of the text as a field may have, also in an answer (CSI spec: Size Limits). The log has all of it."""
+    encoded = text.encode()
+    if len(encoded) <= wire.LONGEST_STRING_BYTES:
+        return text
+    return encoded[: wire.LONGEST_STRING_BYTES - len(CUT)].decode(errors="ignore") + CUT

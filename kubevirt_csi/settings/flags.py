@@ -259,6 +259,25 @@ NODE_PLUGIN = (
         metavar="FOLDER",
         help="folder of this worker's device nodes",
     ),
+    Flag(
+        name="max-disks-per-node",
+        field="max_disks",
+        parse=values.disk_limit,
+        default="auto",
+        group=NODE,
+        metavar="LIMIT",
+        help="disks this worker can have, root and others included; kubelet is told how many volumes that leaves. "
+        "A number; `ports` (for classes with bus virtio): as many more as PCI Express ports are free; "
+        "`auto`: 256, and `ports` where there is no virtio-scsi controller",
+    ),
+    Flag(
+        name="fstrim-interval",
+        field="fstrim_interval_seconds",
+        parse=values.interval,
+        group=NODE,
+        metavar="DURATION",
+        help="how often mounted volumes give back what they do not use (fstrim, for thin infra classes); unset: never",
+    ),
     Flag(name="node-name", group=OLDER, metavar="NAME", help="without effect, the node id tells more"),
     Flag(name="infra-cluster-namespace", group=OLDER, metavar="NAMESPACE", help="without effect in this role"),
     Flag(name="infra-cluster-labels", group=OLDER, metavar="KEY=VALUE,...", help="without effect in this role"),

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kubevirt_csi.domain.limits import DiskLimit
     from kubevirt_csi.observe.address import HttpAddress
     from kubevirt_csi.rpc.endpoint import Endpoint
 
@@ -73,6 +74,12 @@ class NodeSettings:
 
     dev_root: Path
     """The folder of device nodes."""
+
+    max_disks: DiskLimit
+    """The most disks that this worker can have, those that are no volumes included, or how that is found out."""
+
+    fstrim_interval_seconds: float | None
+    """How often the disks of mounted volumes are told what is not in use; None: never."""
 
     http_address: HttpAddress
     """Health and metrics."""

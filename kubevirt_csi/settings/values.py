@@ -13,6 +13,8 @@ from kubevirt_csi.observe.logs import LEVELS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kubevirt_csi.domain.limits import DiskLimit
+
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LABEL_PART = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -21,6 +23,7 @@ LABEL_VALUE = re.compile(rf"({LABEL_PART})?")
 DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>ms|s|m|h)?")
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 HIGHEST_PORT = 65535
+SHORTEST_INTERVAL_SECONDS = 60.0
 
 # One requirement of a selector: key, !key, key=value, key!=value, key in (a,b), key notin (a,b).
 _VALUES = rf"\(\s*{LABEL_PART}(\s*,\s*{LABEL_PART})*\s*\)"
@@ -49,6 +52,25 @@ def seconds(value: str) -> float:
     if match is None:
         raise ValueError("accepted is a duration such as 25s, 2m or 500ms")
     return float(match["number"]) * UNIT_SECONDS[match["unit"]]
+
+
+def interval(value: str) -> float | None:
+    """A duration of a minute at least, in seconds; 0 is none."""
+    found = seconds(value)
+    if 0 < found < SHORTEST_INTERVAL_SECONDS:
+        raise ValueError("accepted is a duration of 1m at least, such as 24h or 168h, or 0 for never")
+    return found or None
+
+
+def disk_limit(value: str) -> DiskLimit:
+    """A number of disks, or how it is found out."""
+    if value == "auto":
+        return "auto"
+    if value == "ports":
+        return "ports"
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError("accepted are auto, ports and a number of disks")
+    return int(value)
 
 
 def log_level(value: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,48 @@ async def test_the_lab_takes_deploy_as_shipped_and_the_server_accepts_it(managem
     assert "Deployment" in await dry_run(management_api, manifests.INFRA)
     tenant = await dry_run(management_api, manifests.TENANT)
     assert {"DaemonSet", "CSIDriver", "StorageClass"} <= set(tenant)
+
+
+@pytest.fixture
+def with_selinux(tmp_path: Path) -> Path:
+    """The tenant's folder with the component for SELinux, as an operator would write it."""
+    tenant = os.path.relpath(DEPLOY / "tenant", tmp_path)
+    text = f"resources: [{tenant}/base]\ncomponents: [{tenant}/components/selinux]\n"
+    (tmp_path / "kustomization.yaml").write_text(text)
+    return tmp_path
+
+
+async def test_what_the_selinux_component_ships_is_accepted(management_api: Api, with_selinux: Path) -> None:
+    assert {"DaemonSet", "CSIDriver"} <= set(await dry_run(management_api, with_selinux))
+
+
+async def test_the_csi_driver_object_lets_kubelet_set_groups_and_attach(with_selinux: Path) -> None:
+    kubectl = build("kubernetes") / "kubectl"
+    (plain,) = manifests.named(await manifests.render(DEPLOY / "tenant" / "base", kubectl=kubectl), "CSIDriver")
+    (labelled,) = manifests.named(await manifests.render(with_selinux, kubectl=kubectl), "CSIDriver")
+    assert plain["spec"] == {
+        "attachRequired": True,
+        "podInfoOnMount": True,
+        "fsGroupPolicy": "File",
+        "seLinuxMount": False,
+        "storageCapacity": False,
+        "volumeLifecycleModes": ["Persistent"],
+    }
+    assert labelled["spec"] == plain["spec"] | {"seLinuxMount": True}
+
+
+async def test_with_selinux_the_node_plugin_sees_the_hosts_selinux_and_nothing_else_changes(with_selinux: Path) -> None:
+    kubectl = build("kubernetes") / "kubectl"
+    (plain,) = manifests.named(await manifests.render(DEPLOY / "tenant" / "base", kubectl=kubectl), "DaemonSet")
+    (labelled,) = manifests.named(await manifests.render(with_selinux, kubectl=kubectl), "DaemonSet")
+    before, after = (item["spec"]["template"]["spec"] for item in (plain, labelled))
+    mounts = [mount for mount in after["containers"][0]["volumeMounts"] if "selinux" in mount["name"]]
+    assert mounts == [
+        {"name": "selinuxfs", "mountPath": "/sys/fs/selinux"},
+        {"name": "selinux-config", "mountPath": "/etc/selinux", "readOnly": True},
+    ]
+    assert len(after["volumes"]) == len(before["volumes"]) + 2
+    assert len(after["containers"][0]["volumeMounts"]) == len(before["containers"][0]["volumeMounts"]) + 2
 
 
 async def test_a_misspelt_field_does_not_pass(management_api: Api) -> None:

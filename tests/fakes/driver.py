@@ -9,6 +9,7 @@ from kubevirt_csi.domain.nodeids import NodeNamespace
 from kubevirt_csi.operations.attachment import Attacher
 from kubevirt_csi.operations.detachment import Detacher
 from kubevirt_csi.operations.entries import Entries
+from kubevirt_csi.operations.expansion import Expander
 from kubevirt_csi.operations.holding import Holding
 from kubevirt_csi.operations.pacing import Pacing
 from kubevirt_csi.operations.provisioning import Provisioner
@@ -47,7 +48,9 @@ class Driver:
         self.detacher = Detacher(holding=self.holding, pacing=pacing, stuck=stuck)
         self.attacher = Attacher(holding=self.holding, pacing=pacing, stuck=stuck, detacher=self.detacher)
         self.provisioner = Provisioner(holding=self.holding)
+        self.expander = Expander(volumes=self.replica.volumes)
         self.publish = self.attacher.publish
         self.unpublish = self.detacher.unpublish
         self.create = self.provisioner.create
         self.delete = self.provisioner.delete
+        self.expand = self.expander.expand

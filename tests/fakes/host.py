@@ -6,42 +6,27 @@ in use, a bind shows what is mounted at its source, an unmount takes off the top
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from kubevirt_csi.domain import mount_options, selinux
 from kubevirt_csi.domain.blank import Probe, Probed
 from kubevirt_csi.domain.disks import DeviceNumber, Disk
+from kubevirt_csi.domain.health import Ailment
+from kubevirt_csi.domain.limits import Room
 from kubevirt_csi.domain.mountinfo import MountEntry, MountTable
 from kubevirt_csi.domain.volumes import Bus
 from kubevirt_csi.errors import FailedPrecondition, Internal, Unavailable
-from kubevirt_csi.ports.host import FileSystemUsage, Record
+from kubevirt_csi.ports.host import FileSystemUsage, Finding, Record, SuperBlock
+from tests.fakes.disks import MIB, FakeDevice, FakeDisk, is_zero
 
-MIB = 1024 * 1024
-SIGNATURE_AT = 1024
-SIGNATURE_LENGTH = 16
-READ_STEP = MIB
+__all__ = ["FILLED", "MIB", "FakeDevice", "FakeDisk", "FakeHost", "is_zero"]
 
-
-def is_zero(data: bytearray) -> bool:
-    return data == bytes(len(data))
-
-
-@dataclass(eq=False)
-class FakeDisk:
-    """A disk and what is on it."""
-
-    shown: Disk
-    content: bytearray
-    opened_exclusively: bool = False
-
-    def sign(self, kind: str) -> None:
-        """Puts the signature of a file system, partition table or member onto the disk."""
-        self.content[SIGNATURE_AT : SIGNATURE_AT + SIGNATURE_LENGTH] = kind.encode().ljust(SIGNATURE_LENGTH, b"\0")
-
-    @property
-    def signature(self) -> str:
-        return bytes(self.content[SIGNATURE_AT : SIGNATURE_AT + SIGNATURE_LENGTH]).rstrip(b"\0").decode()
+FILLED = FileSystemUsage(
+    total_bytes=100, available_bytes=60, used_bytes=40, total_inodes=10, available_inodes=7, used_inodes=3
+)
 
 
 @dataclass
@@ -58,8 +43,18 @@ class FakeHost:
     """Raised once by the named method; ``"make late"`` is raised when the work is done."""
     before: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Called once when the named method begins."""
+    free_room: Room = field(default_factory=lambda: Room(scsi=True, free_ports=None))
     read_only_binds_work: bool = True
+    selinux_is_on: bool = True
     busy: set[str] = field(default_factory=set)
+    unmarked_formats: list[str] = field(default_factory=list)
+    """Disks on which a file system was made while they had no mark of a started format."""
+    slow_to_trim: set[str] = field(default_factory=set)
+    """Mount points whose trim does not end by itself."""
+    hanging: dict[str, list[asyncio.Future[Finding]]] = field(default_factory=dict)
+    """Mount points that no look at comes back from, with the looks."""
+    ailments: dict[str, list[Ailment]] = field(default_factory=dict)
+    """What a look finds to be wrong, by mount point."""
     _made: int = 0
 
     def plug(self, name: str, *, serial: str, size: int = 8 * MIB, bus: Bus = Bus.VIRTIO) -> FakeDisk:
@@ -76,13 +71,38 @@ class FakeHost:
         self.disks[name] = FakeDisk(shown, bytearray(size))
         return self.disks[name]
 
+    def multipath(self, name: str, *paths: FakeDisk) -> FakeDisk:
+        """A multipath map over these disks, which from now on are held by it."""
+        self._made += 1
+        legs = tuple(path.shown for path in paths)
+        first, number = legs[0], DeviceNumber(252, self._made)
+        shown = replace(first, name=name, path=f"/dev/{name}", number=number, sequence=self._made, paths=legs)
+        for leg in legs:
+            self.change(leg.name, holders=(name,))
+        self.disks[name] = FakeDisk(shown, paths[0].content)
+        return self.disks[name]
+
     def change(self, name: str, **attributes: object) -> None:
         """Shows the disk with other attributes from now on."""
         disk = self.disks[name]
         disk.shown = replace(disk.shown, **attributes)  # type: ignore[arg-type] # a test names the right ones
 
+    def resize(self, name: str, size: int) -> None:
+        """Gives the disk this many bytes, under whoever uses it."""
+        content = self.disks[name].content
+        content[:] = content[:size].ljust(size, b"\0")
+        self.change(name, size_bytes=size)
+
     def mount_elsewhere(self, disk: FakeDisk, path: str, *, root: str = "/", options: str = "rw") -> None:
         self.mounts.append(self._entry(disk.shown.number, path, root=root, options=options.split(",")))
+
+    def show_as(self, option: str, path: str) -> None:
+        """The kernel gives the file system at the path this option, in all its mounts."""
+        device = next(entry.device for entry in self.mounts if entry.mount_point == path)
+        self.mounts = [
+            replace(entry, super_options=frozenset({option})) if entry.device == device else entry
+            for entry in self.mounts
+        ]
 
     def mount_points(self) -> list[str]:
         return [entry.mount_point for entry in self.mounts]
@@ -107,6 +127,11 @@ class FakeHost:
             raise Unavailable(f"{disk} has left")
         yield FakeDevice(self, self.disks[disk.name], disk)
 
+    # Hotplug
+
+    async def room(self) -> Room:
+        return self.free_room
+
     # Filesystems
 
     async def probe(self, disk: Disk) -> Probe:
@@ -118,19 +143,48 @@ class FakeHost:
             return Probe(result=Probed.NOTHING)
         return Probe(result=Probed.FOUND, kind=found, is_file_system=found in ("ext4", "xfs", "btrfs"))
 
-    async def make(self, disk: Disk, fs_type: str) -> None:
+    async def superblock(self, disk: Disk, fs_type: str) -> SuperBlock:
+        self._enter("superblock")
+        fake = self._disk(disk)
+        if fake.signature != fs_type:
+            raise FailedPrecondition(f"{disk.name} has no superblock of {fs_type}")
+        return SuperBlock(fs_type=fake.signature, size_bytes=fake.spans or fake.shown.size_bytes)
+
+    async def make(self, disk: Disk, fs_type: str, *, options: tuple[str, ...] = ()) -> None:
         self._enter("make")
-        self.calls.append(f"make {fs_type} on {disk.name}")
+        self.calls.append(" ".join((f"make {fs_type} on {disk.name}", *options)))
+        content = self._disk(disk).content
+        if not content[-MIB:].startswith(b"MARK "):
+            self.unmarked_formats.append(disk.name)
+        content[:-MIB] = bytes(len(content) - MIB)  # of what was there nothing can be found any more
         self._disk(disk).sign(fs_type)
+        self._disk(disk).spans = disk.size_bytes
         self._leave("make")
+
+    async def wipe(self, disk: Disk) -> None:
+        self._enter("wipe")
+        self.calls.append(f"wipe {disk.name}")
+        self._disk(disk).sign("")
 
     async def check(self, disk: Disk, fs_type: str) -> None:
         self._enter("check")
         self.calls.append(f"check {fs_type} on {disk.name}")
 
+    # Resizing
+
+    async def reread_size(self, disk: Disk) -> None:
+        self._enter("reread_size")
+        self.calls.append(f"reread size of {disk.name}")
+
+    async def grow(self, disk: Disk, fs_type: str, *, mount_point: str) -> None:
+        self._enter("grow")
+        self.calls.append(f"grow {fs_type} on {disk.name} at {mount_point}")
+        self._disk(disk).spans = disk.size_bytes
+
     # Mounts
 
     async def table(self) -> MountTable:
+        self._enter("table")
         return MountTable(tuple(self.mounts))
 
     async def mount(self, *, device_path: str, target: str, fs_type: str, options: tuple[str, ...]) -> None:
@@ -139,8 +193,10 @@ class FakeHost:
         disk = next(disk for disk in self.disks.values() if disk.shown.path == device_path)
         if disk.signature != fs_type:
             raise Internal(f"wrong fs type on {device_path}")
-        shown = ["ro" if "ro" in options else "rw", *(option for option in options if option.startswith("no"))]
-        self.mounts.append(self._entry(disk.shown.number, target, fs_type=fs_type, options=shown))
+        own = ["ro" if "ro" in options else "rw", *mount_options.per_mount(options)]
+        entry = self._entry(disk.shown.number, target, fs_type=fs_type, options=own)
+        shared = [f"{key}={value}" for key, value in selinux.contexts(options).items() if self.selinux_is_on]
+        self.mounts.append(replace(entry, super_options=frozenset((*entry.super_options, *shared))))
 
     async def bind(self, *, source: str, target: str, read_only: bool) -> None:
         self._enter("bind")
@@ -166,6 +222,7 @@ class FakeHost:
         return path.rstrip("/")
 
     async def device_at(self, path: str) -> DeviceNumber | None:
+        self._enter("device_at")
         top = next((entry for entry in reversed(self.mounts) if entry.mount_point == path), None)
         disk = self.disks.get(top.root.rpartition("/")[2]) if top is not None else None
         return disk.shown.number if disk is not None else None
@@ -196,15 +253,25 @@ class FakeHost:
 
     # Usage
 
-    async def file_system(self, path: str) -> FileSystemUsage:
-        del path
-        return FileSystemUsage(
-            total_bytes=100, available_bytes=60, used_bytes=40, total_inodes=10, available_inodes=7, used_inodes=3
-        )
+    def look(self, mounted: MountEntry) -> asyncio.Future[Finding]:
+        self.calls.append(f"look at {mounted.mount_point}")
+        look: asyncio.Future[Finding] = asyncio.get_running_loop().create_future()
+        if mounted.mount_point in self.hanging:
+            self.hanging[mounted.mount_point].append(look)
+        else:
+            look.set_result(self._finding(mounted))
+        return look
 
-    async def device_bytes(self, path: str) -> int:
-        number = await self.device_at(path)
-        return next(disk.shown.size_bytes for disk in self.disks.values() if disk.shown.number == number)
+    def answer(self, path: str) -> None:
+        """What hung at the path goes on, and every look at it ends."""
+        mounted = next(entry for entry in reversed(self.mounts) if entry.mount_point == path)
+        for look in self.hanging.pop(path):
+            look.set_result(self._finding(mounted))
+
+    def _finding(self, mounted: MountEntry) -> Finding:
+        raw = self.disks.get(mounted.root.rpartition("/")[2])
+        figures = FILLED if raw is None else raw.shown.size_bytes
+        return Finding(figures=figures, ailments=tuple(self.ailments.get(mounted.mount_point, ())))
 
     # Records
 
@@ -215,6 +282,22 @@ class FakeHost:
     async def recall(self, volume_id: str) -> Record | None:
         self._enter("recall")
         return self.records.get(volume_id)
+
+    async def known(self) -> tuple[Record, ...]:
+        self._enter("known")
+        return tuple(self.records.values())
+
+    # Trimmer
+
+    async def trim(self, path: str) -> int | None:
+        self._enter("trim")
+        self.calls.append(f"trim {path}")
+        if path in self.slow_to_trim:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.calls.append(f"trim of {path} ended")
+        return 4096
 
     def in_use(self, disk: FakeDisk) -> bool:
         mounted = any(entry.device == disk.shown.number for entry in self.mounts)
@@ -250,54 +333,3 @@ class FakeHost:
         failure = self.failures.pop(f"{method} late", None)
         if failure is not None:
             raise failure
-
-
-@dataclass
-class FakeDevice:
-    """An opened disk of the fake host."""
-
-    host: FakeHost
-    fake: FakeDisk
-    disk: Disk
-
-    async def verify(self) -> None:
-        self.host._enter("verify")
-        if self.host.disks.get(self.disk.name) is not self.fake or self.fake.shown != self.disk:
-            raise Unavailable(f"{self.disk} became another disk")
-
-    async def in_use(self) -> bool:
-        self.host._enter("in_use")
-        return self.host.in_use(self.fake)
-
-    async def edges_are_zero(self) -> bool:
-        self.host._enter("edges_are_zero")
-        return is_zero(self.fake.content[:MIB]) and is_zero(self.fake.content[-MIB:])
-
-    async def zeroes(self, start: int) -> AsyncIterator[int]:
-        position = start
-        while position < len(self.fake.content):
-            self.host._enter("zeroes")
-            self.host.calls.append(f"read at {position}")
-            if not is_zero(self.fake.content[position : position + READ_STEP]):
-                return
-            position += READ_STEP
-            yield position
-
-    async def read_mark(self) -> str | None:
-        block = bytes(self.fake.content[-MIB : -MIB + 64])
-        return block[5:].rstrip(b"\0").decode() if block.startswith(b"MARK ") else None
-
-    async def write_mark(self, volume_id: str) -> None:
-        self.host._enter("write_mark")
-        self.host.calls.append("mark")
-        self.fake.content[-MIB : -MIB + 64] = f"MARK {volume_id}".encode().ljust(64, b"\0")
-
-    async def erase_mark(self, volume_id: str) -> None:
-        self.host._enter("erase_mark")
-        if await self.read_mark() == volume_id:
-            self.host.calls.append("erase mark")
-            self.fake.content[-MIB : -MIB + 64] = bytes(64)
-
-    async def flush(self) -> None:
-        self.host._enter("flush")
-        self.host.calls.append(f"flush {self.disk.name}")

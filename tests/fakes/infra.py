@@ -7,7 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 
+from kubevirt_csi.domain.growth import Growth
 from kubevirt_csi.domain.infra_volumes import InfraVolume, NewVolume
 from kubevirt_csi.domain.machines import Machine, Plug, Survey
 from kubevirt_csi.waiting import Notice
@@ -124,6 +126,17 @@ class FakeVolumes:
         written = self._cluster.volume(volume.id)
         assert written is not None
         return written
+
+    async def resize(self, volume: InfraVolume, growth: Growth) -> InfraVolume:
+        await self._replica.request("resize", lambda: self._cluster.resize(volume, growth))
+        written = self._cluster.volume(volume.id)
+        assert written is not None
+        return written
+
+    async def file_system_overhead(self, volume: InfraVolume) -> Fraction:
+        del volume
+        await self._replica.read("file_system_overhead")
+        return self._cluster.overhead
 
     def changed(self, volume_id: str) -> Awaitable[None]:
         return self._replica.changed(volume_id)

@@ -50,6 +50,10 @@ class Volume:
             attachments=attachments.decode(notes.get(infra_volumes.ATTACHMENTS)),
             name=notes.get(infra_volumes.NAME),
             digest=notes.get(infra_volumes.DIGEST),
+            override=notes.get(infra_volumes.FORMAT_OVERRIDE),
+            override_in_force=notes.get(infra_volumes.OVERRIDE_IN_FORCE),
+            mkfs_options=notes.get(infra_volumes.MKFS_OPTIONS, ""),
+            promised_bytes=int(notes.get(infra_volumes.SIZE, 0)),
         )
 
 
@@ -65,3 +69,4 @@ class Timing:
     """How long a request waits in the VM's queue, with the older feature gate."""
     attach: Callable[[], float] = lambda: 5.0
     gc: float = 0.5
+    grow: float = 2.0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kubevirt_csi.domain import infra_volumes
+from kubevirt_csi.domain.growth import Growth
 from kubevirt_csi.domain.infra_volumes import Claim, Condition, DataVolume, InfraVolume, NewVolume
 from kubevirt_csi.domain.volumes import Bus, Content
 from kubevirt_csi.errors import ResourceExhausted
@@ -28,6 +29,10 @@ class Storage(Ground):
         super().__init__()
         self.behaviour: dict[str, str] = {}
         """By storage class: the DataVolume phase to stay in, the condition reason to fail with, or ``Filesystem``."""
+        self.overhead = OVERHEAD
+        self.growth: dict[str, str] = {}
+        """By volume: how its storage grows it, if not as asked. ``never``, ``for a node`` (a node has the rest to do),
+        or why it is infeasible."""
         self.extra_bytes = 0
         """By how much claims come out larger than asked."""
 
@@ -92,6 +97,7 @@ class Storage(Ground):
                 infra_volumes.BUS: new.bus.value,
                 infra_volumes.CONTENT: new.content.value,
                 infra_volumes.DIGEST: new.digest,
+                infra_volumes.MKFS_OPTIONS: new.mkfs_options,
             },
             data_volume=DataVolume(uid=uid, size_bytes=new.size_bytes),
         )
@@ -166,6 +172,41 @@ class Storage(Ground):
                 found.claim_annotations[key] = value
         found.claim = replace(found.claim, resource_version=self.version())
         self.touch(volume.id)
+
+    def resize(self, volume: InfraVolume, growth: Growth) -> None:
+        """Kubernetes' rules for a claim that asks for another size, and then its storage."""
+        found = self.volumes.get(volume.id)
+        assert found is not None
+        assert found.claim is not None
+        assert found.claim.phase == "Bound"
+        assert growth.claim_bytes > (found.claim.capacity_bytes or 0) or growth.claim_bytes >= found.claim.size_bytes
+        self.annotate(volume, {infra_volumes.SIZE: str(growth.size_bytes)})
+        found.claim = replace(found.claim, size_bytes=growth.claim_bytes)
+        self.touch(volume.id)
+        self.later(self.timing.grow, lambda: self._grow(volume.id, growth.claim_bytes))
+
+    def _grow(self, name: str, asked: int) -> None:
+        found, how = self.volumes[name], self.growth.get(name, "")
+        if found.claim is None or found.claim.size_bytes != asked or how == "never":
+            return
+        told: Condition | None
+        if how == "for a node":
+            told = Condition(type="FileSystemResizePending", status="True", message="a pod has to be (re)started")
+            state, capacity = "NodeResizePending", found.claim.capacity_bytes
+        elif how:
+            told = Condition(type="ControllerResizeError", status="True", message=how)
+            state, capacity = "ControllerResizeInfeasible", found.claim.capacity_bytes
+        else:
+            told, state, capacity = None, "", asked + self.extra_bytes
+        found.claim = replace(
+            found.claim,
+            allocated_bytes=asked,
+            capacity_bytes=capacity,
+            resize_state=state,
+            conditions=(told,) if told else (),
+            resource_version=self.version(),
+        )
+        self.touch(name)
 
     def delete(self, volume: InfraVolume) -> None:
         found = self.volumes.get(volume.id)

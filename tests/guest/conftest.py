@@ -12,6 +12,10 @@ import pytest_asyncio
 from e2e.lab.images import GuestImage, bare_image
 from e2e.lab.images.seed import write_idle_seed
 from e2e.lab.machines.qemu import QemuMachines
+from e2e.lab.ports import Ports
+from tests.guest.disks import Disks, disks_of
+from tests.guest.driver import put_driver
+from tests.guest.node import GuestNode
 
 VM = "worker-1"
 
@@ -40,6 +44,38 @@ async def machines(image: GuestImage, tmp_path_factory: pytest.TempPathFactory) 
         yield machines
     finally:
         await machines.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def node(image: GuestImage, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GuestNode]:
+    """One guest for all tests of the node plugin, with the plugin serving in it."""
+    folder = tmp_path_factory.mktemp("node")
+    write_idle_seed(folder / "seed", node=VM)
+    put_driver(folder / "seed")
+    with Ports() as ports:
+        port = ports.take()
+        machines = QemuMachines.from_config(
+            {
+                "directory": str(folder),
+                "image": image.to_config(),
+                "vms": {VM: {"seed": str(folder / "seed"), "ports": [port]}},
+            }
+        )
+        try:
+            await machines.start(VM)
+            node = GuestNode(machines=machines, vm=VM, port=port)
+            await node.connect()
+            await node.start()
+            yield node
+        finally:
+            await machines.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def disks(node: GuestNode, tmp_path: Path) -> AsyncIterator[Disks]:
+    """The disks of one test."""
+    async with disks_of(node, tmp_path) as disks:
+        yield disks
 
 
 @pytest.fixture

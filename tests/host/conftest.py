@@ -17,9 +17,16 @@ from kubevirt_csi.host.filesystems import HostFilesystems
 from kubevirt_csi.host.mounts import HostMounts
 from kubevirt_csi.host.places import HostPlaces
 from kubevirt_csi.host.records import HostRecords
+from kubevirt_csi.host.resizing import HostResizing
+from kubevirt_csi.host.trimming import HostTrimmer
 from kubevirt_csi.host.usage import HostUsage
+from kubevirt_csi.operations.formatting import Formatting
+from kubevirt_csi.operations.growing import Growing
+from kubevirt_csi.operations.health import VolumeHealth
 from kubevirt_csi.operations.publishing import Publishing
 from kubevirt_csi.operations.staging import Staging
+from kubevirt_csi.operations.trimming import Trimming
+from kubevirt_csi.operations.unstaging import Unstaging
 from kubevirt_csi.operations.usage import VolumeUsage
 from tests.host import machine as machines
 
@@ -70,8 +77,13 @@ class Plugin:
     mounts: HostMounts
     records: HostRecords
     staging: Staging
+    growing: Growing
+    unstaging: Unstaging
+    trimmer: HostTrimmer
+    trimming: Trimming
     publishing: Publishing
     usage: VolumeUsage
+    health: VolumeHealth
 
 
 async def start_plugin(machine: machines.Machine) -> Plugin:
@@ -82,14 +94,37 @@ async def start_plugin(machine: machines.Machine) -> Plugin:
     filesystems = HostFilesystems(commands)
     mounts = HostMounts(commands, places=places, workspace=machine.state / "mounts")
     records = HostRecords(machine.state / "volumes")
+    health = VolumeHealth()
     await mounts.open()
-    staging = Staging(
+    formatting = Formatting(filesystems=filesystems, records=records)
+    trimmer = HostTrimmer(commands)
+    growing = Growing(
         disks=disks,
         filesystems=filesystems,
         mounts=mounts,
         places=places,
         records=records,
+        resizing=HostResizing(commands, sysfs_root=machine.sysfs),
+        health=health,
+        size_wait_seconds=0.3,
+    )
+    trimming = Trimming(disks=disks, mounts=mounts, records=records, trimmer=trimmer)
+    staging = Staging(
+        disks=disks,
+        formatting=formatting,
+        growing=growing,
+        mounts=mounts,
+        places=places,
+        records=records,
         disk_wait_seconds=0.2,
+    )
+    unstaging = Unstaging(
+        disks=disks,
+        formatting=formatting,
+        mounts=mounts,
+        places=places,
+        records=records,
+        trimming=trimming,
         release_seconds=0.3,
     )
     return Plugin(
@@ -100,8 +135,21 @@ async def start_plugin(machine: machines.Machine) -> Plugin:
         mounts=mounts,
         records=records,
         staging=staging,
-        publishing=Publishing(staging=staging, disks=disks, mounts=mounts, places=places, records=records),
-        usage=VolumeUsage(mounts=mounts, places=places, usage=HostUsage()),
+        growing=growing,
+        unstaging=unstaging,
+        trimmer=trimmer,
+        trimming=trimming,
+        publishing=Publishing(
+            staging=staging, trimming=trimming, disks=disks, mounts=mounts, places=places, records=records
+        ),
+        usage=VolumeUsage(
+            mounts=mounts,
+            places=places,
+            usage=HostUsage(sysfs_root=machine.sysfs, dev_root=machine.dev),
+            health=health,
+            records=records,
+        ),
+        health=health,
     )
 
 

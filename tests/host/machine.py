@@ -7,8 +7,10 @@ serial of our own and links to the loop device's real sysfs files. The driver's 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import stat
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,9 @@ from pathlib import Path
 MIB = 1024 * 1024
 
 _CLONE_NEWNS = 0x00020000
+# XFS_IOC_GOINGDOWN and EXT4_IOC_SHUTDOWN are the same number: _IOR('X', 125, u32), from xfs_fs.h and ext4.h.
+_SHUTDOWN = 0x8004587D
+_FLUSH_THE_LOG = 1
 
 
 def run(*argv: str) -> str:
@@ -70,16 +75,33 @@ class Machine:
         self.dev = root / "dev"
         self.state = root / "state"
         self.kubelet = root / "kubelet"
-        for folder in (self.sysfs / "block", self.sysfs / "class" / "scsi_host", self.dev, self.kubelet):
+        for folder in (
+            self.sysfs / "block",
+            self.sysfs / "fs" / "ext4",
+            self.sysfs / "class" / "scsi_host",
+            self.dev,
+            self.kubelet,
+        ):
             folder.mkdir(parents=True)
         self._held: dict[PluggedDisk, int] = {}
 
-    def plug(self, name: str, *, serial: str, size: int = 32 * MIB, bus: str = "virtio") -> PluggedDisk:
-        """A new blank disk."""
-        image = self.root / f"{name}.img"
-        with image.open("wb") as file:
-            file.truncate(size)
-        loop = Path(run("losetup", "--find", "--show", str(image)).strip())
+    def plug(
+        self,
+        name: str,
+        *,
+        serial: str,
+        size: int = 32 * MIB,
+        bus: str = "virtio",
+        image: Path | None = None,
+        read_only: bool = False,
+    ) -> PluggedDisk:
+        """A new blank disk, or one with the image of a disk that was here before."""
+        if image is None:
+            image = self.root / f"{name}.img"
+            with image.open("wb") as file:
+                file.truncate(size)
+        protected = ("--read-only",) if read_only else ()
+        loop = Path(run("losetup", *protected, "--find", "--show", str(image)).strip())
         held = os.open(loop, os.O_RDONLY)
         # Detached as soon as nobody has it open, so that a killed test leaves no loop device either.
         run("losetup", "--detach", str(loop))
@@ -94,6 +116,11 @@ class Machine:
         self.hide(disk)
         self._detach(disk)
 
+    def grow(self, disk: PluggedDisk, size: int) -> None:
+        """The disk becomes larger under whoever uses it."""
+        os.truncate(disk.image, size)
+        run("losetup", "--set-capacity", str(disk.loop))
+
     def hide(self, disk: PluggedDisk) -> None:
         """Takes the disk out of sysfs only."""
         folder = self.sysfs / "block" / disk.name
@@ -105,6 +132,17 @@ class Machine:
         """Another disk under the same name."""
         self.hide(disk)
         self._show(disk, serial=serial, bus=bus)
+
+    def ext4(self, disk: PluggedDisk) -> Path:
+        """Where the kernel shows an ext4 on the disk, as long as one is mounted."""
+        return self.sysfs / "fs" / "ext4" / disk.name
+
+    def show_btrfs(self, disk: PluggedDisk) -> None:
+        """Shows what the kernel knows of the mounted btrfs on the disk."""
+        [real] = (device.parent.parent for device in Path("/sys/fs/btrfs").glob(f"*/devices/{disk.loop.name}"))
+        shown = self.sysfs / "fs" / "btrfs" / real.name
+        (shown / "devices" / disk.name).mkdir(parents=True)
+        (shown / "devinfo").symlink_to(real / "devinfo")
 
     def folder(self, name: str) -> Path:
         """A folder below kubelet's."""
@@ -126,13 +164,15 @@ class Machine:
 
     def _detach(self, disk: PluggedDisk) -> None:
         os.close(self._held.pop(disk))
-        disk.path.unlink()
+        disk.path.unlink(missing_ok=True)
 
     def _show(self, disk: PluggedDisk, *, serial: str, bus: str) -> None:
         real = (Path("/sys/block") / disk.loop.name).resolve()
         folder = self.sysfs / "block" / disk.name
         folder.mkdir()
-        for name in ("size", "dev", "ro", "holders", "queue", "diskseq"):
+        self.ext4(disk).unlink(missing_ok=True)
+        self.ext4(disk).symlink_to(Path("/sys/fs/ext4") / disk.loop.name)
+        for name in ("size", "dev", "ro", "holders", "queue", "diskseq", "stat", "mq"):
             if (real / name).exists():
                 (folder / name).symlink_to(real / name)
         if bus == "virtio":
@@ -151,3 +191,12 @@ def machine(root: Path) -> Iterator[Machine]:
         yield made
     finally:
         made.close()
+
+
+def lose(path: Path) -> None:
+    """The file system at the path stops answering, as when its disk has gone: every look at it is an I/O error."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _FLUSH_THE_LOG))
+    finally:
+        os.close(folder)

@@ -12,7 +12,7 @@ import pytest
 
 from kubevirt_csi.domain.volumes import Content
 from kubevirt_csi.errors import AlreadyExists, FailedPrecondition, NotFound
-from kubevirt_csi.ports.host import FileSystemUsage
+from kubevirt_csi.ports.host import FileSystemUsage, Finding
 from tests.host.conftest import Plugin, start_plugin
 from tests.host.machine import MIB, run
 from tests.host.volumes import SERIAL, SMALLEST_XFS, PodVolume
@@ -95,7 +95,7 @@ async def test_a_raw_volume_is_the_device_itself(plugin: Plugin) -> None:
     with target.open("r+b") as device:
         device.seek(4 * MIB)
         device.write(b"raw data")
-    assert await plugin.usage.at(str(target)) == 8 * MIB
+    assert await plugin.usage.at(str(target), volume_id="pvc-1") == Finding(figures=8 * MIB)
     assert not (await volume.publish("b")).is_file()
     with pytest.raises(FailedPrecondition, match="pods/pvc-1/a"):
         await volume.unstage()
@@ -220,17 +220,17 @@ async def test_stats_tell_bytes_and_inodes_and_nothing_of_a_plain_folder(plugin:
     plugin.machine.plug("vdb", serial=SERIAL)
     volume = PodVolume(plugin)
     target = await volume.publish("a")
-    before = await plugin.usage.at(str(target))
+    before = (await plugin.usage.at(str(target), volume_id="pvc-1")).figures
     (target / "data").write_bytes(os.urandom(4 * MIB))
     os.sync()
-    after = await plugin.usage.at(str(target))
+    after = (await plugin.usage.at(str(target), volume_id="pvc-1")).figures
     assert isinstance(before, FileSystemUsage)
     assert isinstance(after, FileSystemUsage)
     assert after.used_bytes - before.used_bytes == 4 * MIB
     assert after.used_inodes - before.used_inodes == 1
     assert after.total_bytes >= after.used_bytes + after.available_bytes
     with pytest.raises(NotFound):
-        await plugin.usage.at(str(volume.pods))
+        await plugin.usage.at(str(volume.pods), volume_id="pvc-1")
 
 
 async def test_read_only_binds_stay_read_only_below_a_shared_folder_and_leave_nothing_behind(plugin: Plugin) -> None:

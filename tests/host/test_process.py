@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from grpclib.client import Channel
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from e2e.lab.ports import Ports
@@ -20,7 +21,7 @@ from kubevirt_csi._csi import pluginregistration
 from kubevirt_csi._csi.csi import v1 as csi
 from kubevirt_csi.domain.volumes import Bus, Content, PublishContext
 from tests.host.machine import MIB, Machine, run
-from tests.host.volumes import SERIAL
+from tests.host.volumes import SERIAL, SMALLEST_XFS
 
 REPOSITORY = Path(__file__).parents[2]
 LARGEST_MIB = 44
@@ -110,9 +111,11 @@ def program(machine: Machine, *, port: int, environment: Mapping[str, str] | Non
 
 
 @asynccontextmanager
-async def running(machine: Machine, *, environment: Mapping[str, str] | None = None) -> AsyncIterator[NodeProcess]:
+async def running(
+    machine: Machine, *, environment: Mapping[str, str] | None = None, size: int = 32 * MIB
+) -> AsyncIterator[NodeProcess]:
     """The plug-in from its first answer to its end."""
-    machine.plug("vdb", serial=SERIAL)
+    machine.plug("vdb", serial=SERIAL, size=size)
     with Ports() as ports:
         port = ports.take()
         async with Processes() as processes:
@@ -132,13 +135,16 @@ async def node(machine: Machine) -> AsyncIterator[NodeProcess]:
         yield node
 
 
-async def stage(node: NodeProcess) -> None:
+async def stage(node: NodeProcess, *, fs_type: str = "ext4") -> None:
+    capability = csi.VolumeCapability(
+        mount=csi.VolumeCapabilityMountVolume(fs_type=fs_type), access_mode=CAPABILITY.access_mode
+    )
     async with node.node() as stub:
         await stub.node_stage_volume(
             csi.NodeStageVolumeRequest(
                 volume_id="pvc-1",
                 staging_target_path=str(node.staging),
-                volume_capability=CAPABILITY,
+                volume_capability=capability,
                 publish_context=CONTEXT,
             )
         )
@@ -191,22 +197,57 @@ async def test_what_a_killed_plugin_has_answered_is_on_the_disk_and_in_its_recor
     assert run("blkid", "-p", "-s", "TYPE", "-o", "value", str(machine.dev / "vdb")).strip() == "ext4"
 
 
-async def test_a_format_under_way_at_sigterm_is_finished_before_the_process_ends(
+class SlowMkfs:
+    """A mkfs that says that it has begun and waits for a word before it works."""
+
+    def __init__(self, folder: Path, fs_type: str) -> None:
+        self.begun = folder / "begun"
+        self._go = folder / "go"
+        tools, real = folder / "tools", run("which", f"mkfs.{fs_type}").strip()
+        run("mkfifo", str(self._go))
+        tools.mkdir()
+        slow = tools / f"mkfs.{fs_type}"
+        slow.write_text(f'#!/bin/sh\necho begun >> {self.begun}\nread line < {self._go}\n{real} "$@"\n')
+        slow.chmod(0o755)
+        self.environment = {"PATH": f"{tools}:{run('printenv', 'PATH').strip()}"}
+
+    async def has_begun(self) -> bool:
+        return self.begun.exists()
+
+    def go_on(self) -> None:
+        self._go.write_text("\n")
+
+
+async def test_a_mkfs_that_outlives_its_call_runs_once_and_its_volume_waits_for_it(
     machine: Machine, tmp_path: Path
 ) -> None:
-    go, tools, real = tmp_path / "go", tmp_path / "tools", run("which", "mkfs.ext4").strip()
-    run("mkfifo", str(go))
-    tools.mkdir()
-    slow = tools / "mkfs.ext4"
-    slow.write_text(f'#!/bin/sh\necho started > {tmp_path}/started\nread line < {go}\n{real} "$@"\n')
-    slow.chmod(0o755)
-    async with running(machine, environment={"PATH": f"{tools}:{run('printenv', 'PATH').strip()}"}) as node:
-        staging = asyncio.create_task(stage(node))
+    mkfs = SlowMkfs(tmp_path, "ext4")
+    async with running(machine, environment=mkfs.environment) as node:
+        given_up = asyncio.create_task(stage(node))
+        await node.process.ready(mkfs.has_begun)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        async with node.node() as stub:
+            with pytest.raises(GRPCError) as refused:
+                await stub.node_unstage_volume(
+                    csi.NodeUnstageVolumeRequest(volume_id="pvc-1", staging_target_path=str(node.staging))
+                )
+        assert refused.value.status is Status.ABORTED
+        retry = asyncio.create_task(stage(node))
+        mkfs.go_on()
+        await retry
+        assert mkfs.begun.read_text() == "begun\n"
 
-        async def started() -> bool:
-            return (tmp_path / "started").exists()
 
-        await node.process.ready(started)
+@pytest.mark.parametrize("fs_type", ["ext4", "xfs", "btrfs"])
+async def test_a_format_under_way_at_sigterm_is_finished_before_the_process_ends(
+    machine: Machine, tmp_path: Path, fs_type: str
+) -> None:
+    mkfs = SlowMkfs(tmp_path, fs_type)
+    async with running(machine, environment=mkfs.environment, size=SMALLEST_XFS) as node:
+        staging = asyncio.create_task(stage(node, fs_type=fs_type))
+        await node.process.ready(mkfs.has_begun)
         end = asyncio.create_task(node.process.stop(grace_seconds=30))
 
         async def grace_is_over() -> bool:
@@ -214,8 +255,8 @@ async def test_a_format_under_way_at_sigterm_is_finished_before_the_process_ends
 
         await node.process.ready(grace_is_over)
         assert node.process.alive
-        go.write_text("\n")
+        mkfs.go_on()
         assert await end == 0
         with pytest.raises((GRPCError, StreamTerminatedError)):
             await staging
-    assert run("blkid", "-p", "-s", "TYPE", "-o", "value", str(machine.dev / "vdb")).strip() == "ext4"
+    assert run("blkid", "-p", "-s", "TYPE", "-o", "value", str(machine.dev / "vdb")).strip() == fs_type

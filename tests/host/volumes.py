@@ -31,6 +31,7 @@ class PodVolume:
         content: Content = Content.NONE,
         size: int = 0,
         override: str | None = None,
+        mkfs_options: str = "",
     ) -> None:
         self.plugin = plugin
         self.staging = plugin.machine.folder(f"staging/{volume_id}")
@@ -39,14 +40,21 @@ class PodVolume:
             volume_id=volume_id,
             staging_path=str(self.staging),
             capability=Capability(access=Block() if block else Mount(fs_type=fs_type, flags=flags), mode=mode),
-            context=PublishContext(serial=serial, bus=Bus.VIRTIO, size_bytes=size, content=content, override=override),
+            context=PublishContext(
+                serial=serial,
+                bus=Bus.VIRTIO,
+                size_bytes=size,
+                content=content,
+                override=override,
+                mkfs_options=mkfs_options,
+            ),
         )
 
     async def stage(self) -> None:
         await self.plugin.staging.stage(self.described)
 
     async def unstage(self) -> None:
-        await self.plugin.staging.unstage(volume_id=self.described.volume_id, staging_path=str(self.staging))
+        await self.plugin.unstaging.unstage(volume_id=self.described.volume_id, staging_path=str(self.staging))
 
     async def publish(self, pod: str, *, read_only: bool = False) -> Path:
         target = self.pods / pod

@@ -25,6 +25,7 @@ GUEST_PACKAGES = (
     "containerd",
     "containernetworking-plugins",
     "crun",
+    "dmsetup",
     "e2fsprogs",
     "iproute2",
     "iptables",
@@ -39,7 +40,16 @@ GUEST_PACKAGES = (
     "xfsprogs",
 )
 # What a public Python image has, as far as the driver or its Containerfile need it, and what that one would add.
-DRIVER_PACKAGES = ("e2fsprogs", "mount", "python3", "python3-pip-whl", "usr-is-merged", "util-linux", "xfsprogs")
+DRIVER_PACKAGES = (
+    "btrfs-progs",
+    "e2fsprogs",
+    "mount",
+    "python3",
+    "python3-pip-whl",
+    "usr-is-merged",
+    "util-linux",
+    "xfsprogs",
+)
 
 
 def guest_root(progress: Progress) -> Path:

@@ -14,24 +14,23 @@ __all__ = (
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
 import betterproto2
 import grpclib
 from betterproto2 import grpclib as betterproto2_grpclib
-
 from ..message_pool import default_message_pool
 
 if TYPE_CHECKING:
     import grpclib.server
     from betterproto2.grpclib.grpclib_client import MetadataLike
     from grpclib.metadata import Deadline
-
 _COMPILER_VERSION = "0.10.1"
 betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 @dataclass(eq=False, repr=False)
 class InfoRequest(betterproto2.Message):
+    """InfoRequest"""
+
     pass
 
 
@@ -58,6 +57,8 @@ default_message_pool.register_message("pluginregistration", "PluginInfo", Plugin
 
 @dataclass(eq=False, repr=False)
 class RegistrationStatus(betterproto2.Message):
+    """RegistrationStatus"""
+
     plugin_registered: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
 
     error: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -68,51 +69,12 @@ default_message_pool.register_message("pluginregistration", "RegistrationStatus"
 
 @dataclass(eq=False, repr=False)
 class RegistrationStatusResponse(betterproto2.Message):
+    """RegistrationStatusResponse"""
+
     pass
 
 
 default_message_pool.register_message("pluginregistration", "RegistrationStatusResponse", RegistrationStatusResponse)
-
-
-class RegistrationStub(betterproto2_grpclib.ServiceStub):
-    async def get_info(
-        self,
-        message: "InfoRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "PluginInfo":
-
-        if message is None:
-            message = InfoRequest()
-
-        return await self._unary_unary(
-            "/pluginregistration.Registration/GetInfo",
-            message,
-            PluginInfo,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def notify_registration_status(
-        self,
-        message: "RegistrationStatus",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "RegistrationStatusResponse":
-
-        return await self._unary_unary(
-            "/pluginregistration.Registration/NotifyRegistrationStatus",
-            message,
-            RegistrationStatusResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
 
 
 class RegistrationBase(betterproto2_grpclib.ServiceBase):
@@ -153,3 +115,15 @@ class RegistrationBase(betterproto2_grpclib.ServiceBase):
                 RegistrationStatusResponse,
             ),
         }
+
+
+if TYPE_CHECKING:
+    from .rest import *  # noqa: F403
+else:
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__} has no attribute {name}")
+        from . import rest
+
+        return getattr(rest, name)

@@ -71,6 +71,14 @@ class Controller:
         request = csi.ControllerUnpublishVolumeRequest(volume_id=name, node_id=f"{self.site.namespace}/{vm}")
         await _bounded(self.service.controller_unpublish_volume(request))
 
+    async def expand(self, name: str, size: int, *, limit: int = 0) -> int:
+        request = csi.ControllerExpandVolumeRequest(
+            volume_id=name, capacity_range=csi.CapacityRange(required_bytes=size, limit_bytes=limit)
+        )
+        grown = await _bounded(self.service.controller_expand_volume(request))
+        assert grown.node_expansion_required
+        return grown.capacity_bytes
+
     async def delete(self, name: str) -> None:
         await _bounded(self.service.delete_volume(csi.DeleteVolumeRequest(volume_id=name)))
 

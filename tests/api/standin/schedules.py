@@ -21,6 +21,7 @@ class Call(StrEnum):
     CREATE = "CreateVolume"
     PUBLISH = "ControllerPublishVolume"
     UNPUBLISH = "ControllerUnpublishVolume"
+    EXPAND = "ControllerExpandVolume"
     DELETE = "DeleteVolume"
 
 
@@ -62,7 +63,10 @@ class Point:
 
 
 ENTRY, ADD, REMOVE, VOLUME = "entry", "addvolume", "removevolume", "DataVolume"
-ATTACHED, DETACHED, ANSWER = "attached", "detached", "answer"
+ATTACHED, DETACHED, GROWN, ANSWER = "attached", "detached", "grown", "answer"
+
+GROWN_SIZE = "128Mi"
+"""What a volume is to grow to, as a claim asks for it."""
 
 POINTS = (
     Point(call=Call.CREATE, at=VOLUME, moment=Moment.SENT),
@@ -85,6 +89,11 @@ POINTS = (
     Point(call=Call.UNPUBLISH, at=ENTRY, moment=Moment.LATE, fenced=True, plugs=True),
     Point(call=Call.UNPUBLISH, at=ENTRY, moment=Moment.DONE, plugs=True),
     Point(call=Call.UNPUBLISH, at=ANSWER, moment=Moment.ANSWERED, plugs=True),
+    Point(call=Call.EXPAND, at=ENTRY, moment=Moment.SENT),
+    Point(call=Call.EXPAND, at=ENTRY, moment=Moment.LATE),
+    Point(call=Call.EXPAND, at=ENTRY, moment=Moment.DONE),
+    Point(call=Call.EXPAND, at=GROWN, moment=Moment.SO),
+    Point(call=Call.EXPAND, at=ANSWER, moment=Moment.ANSWERED),
     Point(call=Call.DELETE, at=VOLUME, moment=Moment.SENT),
     Point(call=Call.DELETE, at=VOLUME, moment=Moment.LATE),
     Point(call=Call.DELETE, at=VOLUME, moment=Moment.DONE),
@@ -130,7 +139,7 @@ class Schedule:
     @property
     def is_reached_late(self) -> bool:
         """Whether much has to happen before its point is reached."""
-        return self.point.at in (ATTACHED, DETACHED, ANSWER) or (self.point.call, self.point.at) == (
+        return self.point.at in (ATTACHED, DETACHED, GROWN, ANSWER) or (self.point.call, self.point.at) == (
             Call.UNPUBLISH,
             ENTRY,
         )
@@ -145,6 +154,8 @@ class Schedule:
         """What hides its state from the process; None when its point is no state."""
         if self.point.moment is not Moment.SO:
             return None
+        if self.point.at == GROWN:
+            return Veil(plural="persistentvolumeclaims", name=self.volume, shows=_is_grown)
         shows = self._is_ready if self.point.at == ATTACHED else self._is_free
         return Veil(plural="virtualmachineinstances", name=self.vm, shows=shows)
 
@@ -167,6 +178,11 @@ class Schedule:
 
     def _is_free(self, vmi: Object) -> bool:
         return not entry_of(vmi, self.volume) and self.volume not in names_in(vmi["spec"])
+
+
+def _is_grown(claim: Object) -> bool:
+    storage = claim.get("status", {}).get("capacity", {}).get("storage")
+    return bool(storage == claim["spec"]["resources"]["requests"]["storage"] == GROWN_SIZE)
 
 
 def names_in(spec: Object) -> set[str]:

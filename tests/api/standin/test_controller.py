@@ -48,6 +48,10 @@ def create(name: str) -> csi.CreateVolumeRequest:
     )
 
 
+def expand(name: str) -> csi.ControllerExpandVolumeRequest:
+    return csi.ControllerExpandVolumeRequest(volume_id=name, capacity_range=csi.CapacityRange(required_bytes=2 * SIZE))
+
+
 def publish(name: str, node_id: str) -> csi.ControllerPublishVolumeRequest:
     return csi.ControllerPublishVolumeRequest(volume_id=name, node_id=node_id, volume_capability=CAPABILITY)
 

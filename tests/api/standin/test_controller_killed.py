@@ -27,9 +27,9 @@ from tests.api.standin.aftermath import accepted, leftovers, recorded, volumes_o
 from tests.api.standin.conftest import StandIn
 from tests.api.standin.doorway import Doorway, Hold, Veil, doorway
 from tests.api.standin.replicas import Replica, Told, running, tell
-from tests.api.standin.schedules import Call, Moment, Recovery, Schedule, schedules
+from tests.api.standin.schedules import GROWN_SIZE, Call, Moment, Recovery, Schedule, schedules
 from tests.api.standin.site import Site, phase_of, vm
-from tests.api.standin.test_controller import create, publish
+from tests.api.standin.test_controller import create, expand, publish
 
 IN_PROGRESS = (Status.ABORTED, Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED)
 """The codes that a sidecar repeats the call after, and remembers that something may be there."""
@@ -60,6 +60,8 @@ class Caller:
                 return bytes(publish(volume, node_id))
             case Call.UNPUBLISH:
                 return bytes(csi.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=node_id))
+            case Call.EXPAND:
+                return bytes(expand(volume))
             case Call.DELETE:
                 return bytes(csi.DeleteVolumeRequest(volume_id=volume))
 
@@ -162,6 +164,9 @@ class Run:
     async def _require_claim_left_in_order(self) -> None:
         """No entry is left, and what was once plugged counts as used."""
         claim = await self.site.client.get(f"{self.site.claims}/{self.schedule.volume}")
+        if self.schedule.point.call is Call.EXPAND:
+            assert claim["spec"]["resources"]["requests"]["storage"] == GROWN_SIZE
+            assert claim["status"]["capacity"]["storage"] == GROWN_SIZE
         annotations = claim["metadata"]["annotations"]
         assert ATTACHMENTS not in annotations
         assert annotations[CONTENT] == ("used" if self.schedule.needs_vm else "none")

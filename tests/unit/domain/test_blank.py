@@ -8,10 +8,12 @@ import pytest
 
 from kubevirt_csi.domain.blank import Evidence, Format, Probe, Probed, Refuse, UseAsIs, decide
 from kubevirt_csi.domain.disks import DeviceNumber, Disk
+from kubevirt_csi.domain.telltales import Telltale
 from kubevirt_csi.domain.volumes import Bus, Content, PublishContext
 
 GIB = 1024**3
 NOTHING = Probe(result=Probed.NOTHING)
+LAST = Telltale(GIB - 1024**2, 1024**2, "its last MiB")
 EXT4 = Probe(result=Probed.FOUND, kind="ext4", is_file_system=True)
 
 
@@ -28,7 +30,7 @@ def evidence(*, disk: dict[str, Any] | None = None, context: dict[str, Any] | No
     plain: dict[str, Any] = {
         "volume_id": "pvc-1",
         "probe": NOTHING,
-        "edges_zero": True,
+        "written": None,
         "mark": None,
         "recorded": False,
         "requested": "",
@@ -67,12 +69,12 @@ def test_a_blank_disk_of_a_used_volume_is_read_first(used: dict[str, Any]) -> No
         pytest.param({"probe": Probe(result=Probed.FOUND, kind="LVM2_member")}, "LVM2_member", id="lvm"),
         pytest.param({"probe": Probe(result=Probed.FOUND, kind="dos")}, "dos", id="partition table"),
         pytest.param(
-            {"probe": Probe(result=Probed.FOUND, kind="btrfs", is_file_system=True)}, "btrfs", id="other file system"
+            {"probe": Probe(result=Probed.FOUND, kind="ntfs", is_file_system=True)}, "ntfs", id="other file system"
         ),
         pytest.param({"probe": Probe(result=Probed.AMBIVALENT)}, "contradict", id="several"),
-        pytest.param({"edges_zero": False}, "first or last MiB", id="dirty edges"),
-        pytest.param({"mark": "pvc-9", "edges_zero": False}, "'pvc-9'", id="another volume's mark"),
-        pytest.param({"mark": "", "edges_zero": False}, "mark", id="damaged mark"),
+        pytest.param({"written": LAST}, "its last MiB is not zero", id="something that no tool knows"),
+        pytest.param({"mark": "pvc-9", "written": LAST}, "'pvc-9'", id="another volume's mark"),
+        pytest.param({"mark": "", "written": LAST}, "mark", id="damaged mark"),
         pytest.param({"context": {"content": Content.SOURCE}}, "snapshot or a clone", id="source"),
     ],
 )
@@ -84,10 +86,11 @@ def test_what_is_not_provably_blank_is_refused_unless_an_operator_permits_it(fou
     decision = decide(evidence(**permitted))
     assert isinstance(decision, Format)
     assert words in decision.reason
+    assert decision.wipe
 
 
 def test_an_override_for_another_serial_permits_nothing() -> None:
-    assert "not formatted" in refusal(evidence(edges_zero=False, context={"override": "true"}))
+    assert "not formatted" in refusal(evidence(written=LAST, context={"override": "true"}))
 
 
 def test_an_override_does_not_touch_a_file_system_that_can_be_mounted() -> None:
@@ -104,13 +107,13 @@ def test_a_file_system_that_is_there_is_used(requested: str, content: Content) -
 @pytest.mark.parametrize("probe", [EXT4, NOTHING])
 @pytest.mark.parametrize("content", [Content.NONE, Content.USED])
 def test_our_own_mark_means_that_nothing_was_ever_mounted(probe: Probe, content: Content) -> None:
-    decision = decide(evidence(mark="pvc-1", probe=probe, edges_zero=False, context={"content": content}))
+    decision = decide(evidence(mark="pvc-1", probe=probe, written=LAST, context={"content": content}))
     assert isinstance(decision, Format)
-    assert not decision.after_zero_read
+    assert (decision.after_zero_read, decision.wipe) == (False, True)
 
 
 def test_our_own_mark_permits_nothing_on_a_volume_that_was_made_from_a_source() -> None:
-    refusal(evidence(mark="pvc-1", edges_zero=False, context={"content": Content.SOURCE}))
+    refusal(evidence(mark="pvc-1", written=LAST, context={"content": Content.SOURCE}))
 
 
 @pytest.mark.parametrize("override", [None, "s1"])
@@ -136,8 +139,18 @@ def test_a_disk_that_is_smaller_than_promised_is_not_formatted(mark: str | None,
     )
 
 
-def test_a_disk_of_unknown_promise_must_still_have_room_for_the_proof() -> None:
-    assert "smaller than" in refusal(evidence(disk={"size_bytes": 2 * 1024**2}, context={"size_bytes": 0}))
+@pytest.mark.parametrize(("requested", "smallest"), [("", 8), ("ext4", 8), ("xfs", 300), ("btrfs", 110)])
+@pytest.mark.parametrize("mark", [None, "pvc-1"])
+def test_a_disk_too_small_for_its_file_system_is_refused_with_the_minimum(
+    requested: str, smallest: int, mark: str | None
+) -> None:
+    enough = smallest * 1024**2
+
+    def of(size: int) -> Evidence:
+        return evidence(requested=requested, mark=mark, disk={"size_bytes": size}, context={"size_bytes": 0})
+
+    assert f"{requested or 'ext4'}, which needs at least {enough} bytes" in refusal(of(enough - 512))
+    assert isinstance(decide(of(enough)), Format)
 
 
 def test_the_size_does_not_matter_to_a_file_system_that_is_there() -> None:

@@ -18,6 +18,12 @@ def test_both_parameters_are_read() -> None:
     assert ClassParameters.parse(parameters) == ClassParameters(infra_storage_class="fast", bus=Bus.VIRTIO)
 
 
+def test_mkfs_options_are_kept_in_one_spelling_and_leave_no_trace_where_there_are_none() -> None:
+    assert ClassParameters.parse({"mkfsOptions": " -m  5 -i\t8192"}).mkfs_options == "-m 5 -i 8192"
+    assert ClassParameters.parse({"mkfsOptions": "-m 5"}).canonical()["mkfsOptions"] == "-m 5"
+    assert "mkfsOptions" not in ClassParameters.parse({"mkfsOptions": ""}).canonical()
+
+
 def test_the_sidecars_keys_do_not_count() -> None:
     parameters = {"csi.storage.k8s.io/pvc/name": "x", "csi.storage.k8s.io/fstype": "xfs", "fsType": "ext4"}
     assert ClassParameters.parse(parameters) == ClassParameters()

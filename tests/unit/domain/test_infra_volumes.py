@@ -39,3 +39,31 @@ def test_when_a_volume_can_be_plugged_and_when_never(
     found: InfraVolume, *, decided: bool, on_use: bool, hopeless: bool
 ) -> None:
     assert (found.decided, found.populates_on_use, found.hopeless) == (decided, on_use, hopeless)
+
+
+def sized(
+    *, mode: str, asks: int, has: int | None, made: int = GIB, promised: int = 0, of_disk: bool = True
+) -> InfraVolume:
+    claim = Claim(uid="c", resource_version="1", phase="Bound", size_bytes=asks, capacity_bytes=has, volume_mode=mode)
+    dv = DataVolume(uid="d", phase="Succeeded", size_bytes=made, of_disk=of_disk) if made else None
+    return InfraVolume(id="v", data_volume=dv, claim=claim, serial="s", bus=None, promised_bytes=promised)
+
+
+@pytest.mark.parametrize(
+    ("found", "least"),
+    [
+        pytest.param(sized(mode="Block", asks=GIB, has=GIB), GIB, id="block as made"),
+        pytest.param(sized(mode="Block", asks=2 * GIB, has=GIB), GIB, id="block that grows"),
+        pytest.param(sized(mode="Block", asks=2 * GIB, has=2 * GIB), 2 * GIB, id="block that has grown"),
+        pytest.param(sized(mode="Block", asks=2 * GIB, has=None, made=0), 2 * GIB, id="bare block, not bound"),
+        pytest.param(
+            sized(mode="Filesystem", asks=2 * GIB, has=2 * GIB), GIB, id="file in an overhead that we do not know"
+        ),
+        pytest.param(sized(mode="Filesystem", asks=3 * GIB, has=2 * GIB, promised=2 * GIB), GIB, id="file that grows"),
+        pytest.param(
+            sized(mode="Filesystem", asks=3 * GIB, has=3 * GIB, promised=2 * GIB), 2 * GIB, id="file that has grown"
+        ),
+    ],
+)
+def test_the_guest_is_promised_no_more_than_the_claim_has(found: InfraVolume, least: int) -> None:
+    assert found.size_bytes == least

@@ -56,3 +56,27 @@ def test_a_mount_is_read_only_for_its_own_sake_or_its_file_systems(table: MountT
 def test_a_line_of_another_format_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"."):
         MountTable.parse("/dev/sda1 / ext4 rw 0 0\n")
+
+
+def test_a_value_with_commas_is_one_option_and_loses_its_quotes() -> None:
+    line = '90 28 8:1 / /a rw,noatime - ext4 /dev/sda1 rw,context="u:r:t:s0:c1,c2",discard\n'
+    (entry,) = MountTable.parse(line).entries
+    assert entry.super_options == {"rw", "context=u:r:t:s0:c1,c2", "discard"}
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\x0cb", "a\x85b", "\udcff"])
+def test_a_folder_name_that_looks_like_the_end_of_a_line_is_a_folder_name(name: str) -> None:
+    (entry,) = MountTable.parse(f"90 28 8:1 /{name} /a rw - ext4 /dev/sda1 rw\n").entries
+    assert entry.root == f"/{name}"
+
+
+def test_the_node_of_a_device_that_has_left_keeps_its_name() -> None:
+    gone, here = MountTable.parse(
+        "90 28 0:6 /vdb//deleted /raw rw - devtmpfs udev rw\n91 28 0:6 /vdb /raw rw - devtmpfs udev rw\n"
+    ).entries
+    assert [(entry.name, entry.is_deleted) for entry in (gone, here)] == [("vdb", True), ("vdb", False)]
+
+
+def test_mount_points_that_are_no_text_are_told_in_ascii() -> None:
+    table = MountTable.parse("90 28 8:1 / /\udcff rw - ext4 /dev/sda1 rw\n")
+    assert paths(table.entries) == "/\\udcff"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kubevirt_csi.domain.serials import belongs, new_serial
+from kubevirt_csi.domain.serials import belongs, is_a_volume, new_serial
 from kubevirt_csi.domain.volumes import Bus
 
 UID = "8c2f9e0a-4f6b-4f0e-9d52-0a1b2c3d4e5f"
@@ -39,3 +39,18 @@ def test_only_a_full_match_or_what_virtio_leaves_of_it_belongs(
     seen: str, wanted: str, bus: Bus, expected: bool
 ) -> None:
     assert belongs(seen=seen, wanted=wanted, bus=bus) is expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "bus", "expected"),
+    [
+        pytest.param(new_serial(), Bus.SCSI, True, id="ours"),
+        pytest.param(UID, Bus.SCSI, True, id="the predecessor's"),
+        pytest.param(UID[:20], Bus.VIRTIO, True, id="the predecessor's on virtio"),
+        pytest.param(UID[:20], Bus.SCSI, False, id="cut where nothing is cut"),
+        pytest.param("my-data", Bus.SCSI, False, id="virtctl's"),
+        pytest.param("", Bus.VIRTIO, False, id="none"),
+    ],
+)
+def test_a_volume_is_told_from_other_disks_by_the_look_of_its_serial(seen: str, bus: Bus, expected: bool) -> None:
+    assert is_a_volume(seen, bus=bus) is expected

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from threading import Event
+from threading import Event, get_ident
 
 import pytest
 
 from kubevirt_csi.errors import Internal, Unavailable
 from kubevirt_csi.host import blocking
-from kubevirt_csi.host.usage import HostUsage
 
 
 async def test_results_and_errors_come_back() -> None:
@@ -40,21 +38,16 @@ async def test_a_call_that_hangs_is_given_up_while_others_go_on() -> None:
         release.set()
 
 
-async def test_a_path_that_has_not_answered_is_not_asked_again_and_others_are() -> None:
-    usage, release, asked = HostUsage(seconds=0.01), Event(), []
+async def test_the_next_call_has_the_thread_of_one_that_is_done_and_not_of_one_that_hangs() -> None:
+    async def thread() -> int:
+        return await blocking.call(get_ident, what="asking", timeout=60)
 
-    def hang() -> None:
-        asked.append("dead")
-        release.wait()
-
-    with pytest.raises(Unavailable, match="did not finish"):
-        await usage._ask("/dead", hang)
-    with pytest.raises(Unavailable, match="earlier question"):
-        await usage._ask("/dead", hang)
-    assert asked == ["dead"]
-    usage._seconds = 60
-    assert (await usage.file_system("/")).total_bytes > 0
-    release.set()
-    while "/dead" in usage._asking:  # noqa: ASYNC110 - the thread's last step has no event
-        await asyncio.sleep(0)
-    await usage.file_system("/")
+    release = Event()
+    hanging = blocking.start(lambda: (get_ident(), release.wait()), what="hanging")
+    try:
+        used = {await thread() for _ in range(20)}
+    finally:
+        release.set()
+    hung, _ = await hanging
+    assert hung not in used
+    assert len(used) <= blocking.IDLE_THREADS

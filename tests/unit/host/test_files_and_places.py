@@ -42,6 +42,16 @@ async def test_a_damaged_record_is_an_error_and_not_a_fresh_volume(tmp_path: Pat
         await HostRecords(tmp_path).recall("pvc-1")
 
 
+async def test_all_records_are_known_but_those_that_are_damaged(tmp_path: Path) -> None:
+    records = HostRecords(tmp_path / "volumes")
+    assert await records.known() == ()
+    kept = (Record(volume_id="Some Volume/2", serial="s2"), Record(volume_id="pvc-1", serial="s1"))
+    for record in kept:
+        await records.remember(record)
+    (tmp_path / "volumes" / "pvc-3.json").write_text("{")
+    assert await records.known() == kept
+
+
 async def test_a_target_is_made_once_and_removed_once(places: HostPlaces, tmp_path: Path) -> None:
     for make, name in ((places.make_directory, "folder"), (places.make_file, "file")):
         path = str(tmp_path / name)

@@ -9,13 +9,14 @@ import yaml
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from kubevirt_csi.domain.growth import Growth
 from kubevirt_csi.domain.infra_volumes import Claim, DataVolume, InfraVolume, NewVolume
 from kubevirt_csi.domain.machines import Plug
 from kubevirt_csi.domain.volumes import Bus
 from kubevirt_csi.infra.access import log_missing_grants
 from kubevirt_csi.infra.connection import Connection
 from kubevirt_csi.infra.machines import InfraMachines
-from kubevirt_csi.infra.resources import GRANTS, Grant
+from kubevirt_csi.infra.resources import GRANTS, PUBLIC, Grant
 from kubevirt_csi.infra.selectors import Selector
 from kubevirt_csi.infra.volumes import InfraVolumes
 from tests.unit.infra.fake_api import FakeApi, Seen, status
@@ -23,7 +24,7 @@ from tests.unit.infra.fake_api import FakeApi, Seen, status
 RBAC = Path(__file__).parents[3] / "deploy/infra/base/rbac.yaml"
 LABELS = {"tenant": "a"}
 PATH = re.compile(
-    r"/(?:api|apis/(?P<group>[^/]+))/[^/]+/namespaces/tenant-a/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
+    r"/(?:api|apis/(?P<group>[^/]+))/[^/]+/(?:namespaces/tenant-a/)?(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
 )
 METHODS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -39,7 +40,7 @@ async def test_the_adapters_make_the_calls_that_are_granted_and_no_others(connec
 
     api.answers(anything)
     await _use_everything(connection)
-    assert {_grant(seen) for seen in api.seen} == set(GRANTS)
+    assert {_grant(seen) for seen in api.seen} == {*GRANTS, *PUBLIC}
 
 
 def test_the_shipped_role_is_what_the_driver_needs_and_no_more() -> None:
@@ -98,6 +99,8 @@ async def _use_everything(connection: Connection) -> None:
         )
     )
     await volumes.annotate(volume, {"a": "b"})
+    await volumes.resize(volume, Growth(claim_bytes=2, size_bytes=2))
+    await volumes.file_system_overhead(volume)
     await volumes.delete(volume)
     await volumes.delete(InfraVolume(id="v", data_volume=None, claim=claim, serial="s", bus=None))
     await machines.get("m", fresh=True)

@@ -41,7 +41,7 @@ def test_the_claim_says_what_is_true_where_both_are_annotated() -> None:
     assert volume.content is Content.USED
     assert volume.serial == "abc"
     assert volume.attachments == {"worker-1": ENTRY}
-    assert volume.size_bytes == 1024**3
+    assert volume.size_bytes == 2 * 1024**3  # a Block claim is what the guest sees
 
 
 def test_a_volume_of_the_predecessor_has_its_uid_as_serial_and_counts_as_used() -> None:
@@ -117,3 +117,32 @@ def test_a_raw_block_volume_for_several_nodes_asks_for_both_modes_and_others_lea
         "accessModes": ["ReadWriteMany"],
         "volumeMode": "Block",
     }
+
+
+@pytest.mark.parametrize("options", ["", "-m 5"])
+def test_mkfs_options_are_written_once_and_read_from_either_half(options: str) -> None:
+    volume = NewVolume(
+        id="v",
+        name="V",
+        size_bytes=2**30,
+        storage_class=None,
+        read_write_many=False,
+        serial="s",
+        bus=Bus.SCSI,
+        digest="d",
+        mkfs_options=options,
+    )
+    written = datavolumes.new(volume, {})["metadata"]["annotations"]
+    assert ("csi.kubevirt.io/mkfs-options" in written) == bool(options)
+    found = joined(dv(written), None)
+    assert found.mkfs_options == joined(None, pvc(written)).mkfs_options == options
+    half = datavolumes.half_of(found)
+    assert half is not None
+    assert half.annotations.get("csi.kubevirt.io/mkfs-options", "") == options
+
+
+def test_an_override_is_read_with_what_has_become_of_it() -> None:
+    volume = joined(
+        dv(), pvc({"csi.kubevirt.io/format-override": "s", "csi.kubevirt.io/format-override-in-force": "t"})
+    )
+    assert (volume.override, volume.override_in_force) == ("s", "t")

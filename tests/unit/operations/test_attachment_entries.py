@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kubevirt_csi.domain.infra_volumes import ATTACHMENTS, CONTENT
+from kubevirt_csi.domain.infra_volumes import ATTACHMENTS, CONTENT, FORMAT_OVERRIDE, OVERRIDE_IN_FORCE
 from kubevirt_csi.domain.volumes import Content
 from kubevirt_csi.errors import Aborted, FailedPrecondition, InvalidArgument, PermissionDenied, Unavailable
 from kubevirt_csi.ports.infra import Stale
@@ -131,3 +131,34 @@ async def test_an_attempt_that_has_become_too_old_to_send_is_renewed_first(
     assert volume is not None
     assert volume.attachments["vm1"].attempted_at >= started
     assert context.content is Content.USED
+
+
+def permit_format(cluster: InfraCluster) -> None:
+    """What an operator does with kubectl annotate."""
+    cluster.annotate(cluster.volumes["pvc-1"].value("pvc-1"), {FORMAT_OVERRIDE: "0123456789abcdef0123"})
+
+
+async def test_a_format_override_is_handed_over_with_one_attachment_and_ends_with_it(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    claim = cluster.volumes["pvc-1"].claim_annotations
+    permit_format(cluster)
+    first = await driver.publish("pvc-1", node("vm1"), WRITER)
+    assert first.to_map()["override"] == "0123456789abcdef0123"
+    assert FORMAT_OVERRIDE not in claim
+    assert await driver.publish("pvc-1", node("vm1"), WRITER) == first
+    await driver.unpublish("pvc-1", node("vm1"))
+    assert OVERRIDE_IN_FORCE not in claim
+    again = await driver.publish("pvc-1", node("vm2"), WRITER)
+    assert "override" not in again.to_map()
+
+
+async def test_a_format_override_outlives_an_attachment_that_did_not_come_about(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    permit_format(cluster)
+    cluster.fail("add_volume", InvalidArgument("requires bus to be 'scsi' or 'virtio'"))
+    with pytest.raises(InvalidArgument):
+        await driver.publish("pvc-1", node("vm1"), WRITER)
+    context = await driver.publish("pvc-1", node("vm1"), WRITER)
+    assert context.override == "0123456789abcdef0123"

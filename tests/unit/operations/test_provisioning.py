@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -131,7 +132,7 @@ async def test_the_single_node_writer_modes_are_one_family(driver: Driver, mode:
     ("other", "what"),
     [
         pytest.param(request(required=2 * GIB), "capacity", id="larger"),
-        pytest.param(request(required=2**20, limit=2**21), "capacity", id="smaller"),
+        pytest.param(request(required=2**23, limit=2**24), "capacity", id="smaller"),
         pytest.param(request(infraStorageClassName="other"), "parameters", id="class"),
         pytest.param(request(bus="virtio"), "parameters", id="bus"),
         pytest.param(request("pvc-new", SHARED_BLOCK), "access", id="access mode"),
@@ -354,3 +355,31 @@ async def test_an_unanswered_create_is_not_final_and_the_next_call_goes_on(
 async def test_raw_block_is_made_as_well(driver: Driver) -> None:
     await driver.create(request("pvc-b", BLOCK))
     await driver.create(request("pvc-s", Capability(access=Block(), mode=AccessMode.MULTI_NODE_MULTI_WRITER)))
+
+
+async def test_mkfs_options_are_kept_with_the_volume_and_told_in_its_context(driver: Driver) -> None:
+    made = await driver.create(request(mkfsOptions="-m 5  -i 8192"))
+    assert made.volume_context["mkfsOptions"] == "-m 5 -i 8192"
+    assert await driver.create(request(mkfsOptions=" -m 5 -i 8192")) == made
+    with pytest.raises(AlreadyExists, match="another parameters"):
+        await driver.create(request(mkfsOptions="-m 6"))
+
+
+@pytest.mark.parametrize(
+    ("fs_type", "wanted", "refusal"),
+    [
+        ("ext4", request(mkfsOptions="-O orphan_file"), InvalidArgument("-O is not allowed; for ext4 there are")),
+        ("xfs", request(mkfsOptions="-m 5"), InvalidArgument("-m is not allowed; for xfs there are")),
+        ("xfs", request(required=100 * 2**20), OutOfRange("at least 314572800 bytes")),
+        ("btrfs", request(required=100 * 2**20), OutOfRange("at least 115343360 bytes")),
+        ("", request(required=4 * 2**20), OutOfRange("too small for ext4, which needs at least 8388608 bytes")),
+        ("ntfs", request(), InvalidArgument("'ntfs' is not supported; use one of ext4, xfs, btrfs")),
+    ],
+)
+async def test_a_file_system_that_could_not_be_made_later_is_refused_before_anything_is_made(
+    cluster: InfraCluster, driver: Driver, fs_type: str, wanted: CreateRequest, refusal: Exception
+) -> None:
+    capability = Capability(access=Mount(fs_type=fs_type), mode=AccessMode.SINGLE_NODE_WRITER)
+    with pytest.raises(type(refusal), match=re.escape(str(refusal))):
+        await driver.create(replace(wanted, capabilities=(capability,)))
+    assert "pvc-new" not in cluster.volumes

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kubevirt_csi.domain.access import AccessMode
+from kubevirt_csi.domain.volumes import Bus
 from kubevirt_csi.errors import AlreadyExists, FailedPrecondition, Internal, Unavailable
 from kubevirt_csi.ports.host import Record
 from tests.fakes.host import FakeHost
 from tests.fakes.node import SERIAL, STAGING, FakeNode, publication, volume
 
 A, B = "/kubelet/pods/a", "/kubelet/pods/b"
+UID = "8c2f9e0a-4f6b-4f0e-9d52-0a1b2c3d4e5f"
 
 pytestmark = pytest.mark.looptime  # waiting costs nothing
 
@@ -124,6 +128,18 @@ async def test_a_second_target_is_refused_to_a_raw_volume_for_one_pod(node: Fake
         await node.publishing.publish(publication(only_one, B))
 
 
+async def test_a_target_of_the_predecessor_counts_as_the_one_pod(node: FakeNode) -> None:
+    disk = node.host.disks["vdb"]
+    disk.sign("ext4")
+    node.host.mount_elsewhere(disk, A)
+    only_one = volume(mode=AccessMode.SINGLE_NODE_SINGLE_WRITER)
+    await node.publishing.publish(publication(only_one, A))
+    with pytest.raises(FailedPrecondition, match=f"published at {A}"):
+        await node.publishing.publish(publication(only_one, B))
+    await node.unpublish(A)
+    await node.publishing.publish(publication(only_one, B))
+
+
 async def test_the_old_single_node_mode_is_for_many_pods_because_old_kubelets_send_it_for_all(node: FakeNode) -> None:
     old = volume(mode=AccessMode.SINGLE_NODE_WRITER)
     await node.publishing.publish(publication(old, A))
@@ -167,6 +183,18 @@ async def test_a_raw_volume_cannot_be_read_only_for_one_pod(node: FakeNode) -> N
     await node.publishing.publish(publication(volume(block=True), A, read_only=True))
 
 
+@pytest.mark.parametrize("block", [True, False], ids=["raw", "mounted"])
+async def test_a_write_protected_disk_is_published_read_only_or_not_at_all(node: FakeNode, block: bool) -> None:
+    node.host.disks["vdb"].sign("ext4")
+    node.host.change("vdb", read_only=True)
+    with pytest.raises(FailedPrecondition, match="write-protected"):
+        await node.publishing.publish(publication(volume(block=block), A))
+    assert A not in node.host.mount_points()
+    for _ in range(2):
+        await node.publishing.publish(publication(volume(block=block), A, read_only=True))
+    assert A in node.host.mount_points()
+
+
 async def test_unpublish_takes_off_every_layer_and_the_target(node: FakeNode) -> None:
     await node.publishing.publish(publication(volume(), A))
     node.host.mount_elsewhere(node.host.disks["vdb"], A)
@@ -203,3 +231,61 @@ async def test_a_raw_disk_that_changes_after_it_was_found_is_not_bound(node: Fak
     with pytest.raises(Unavailable):
         await node.publishing.publish(publication(volume(block=True), A))
     assert node.host.mounts == []
+
+
+async def test_a_bind_has_the_restrictions_of_a_single_mount_and_a_repeat_needs_them_too(node: FakeNode) -> None:
+    restricted = volume(flags=("noexec", "discard", "nosuid"))
+    await node.publishing.publish(publication(restricted, A))
+    await node.publishing.publish(publication(restricted, A))
+    assert node.host.mounts[-1].options == {"rw", "noexec", "nosuid"}
+    assert node.host.mount_points() == [STAGING, A]
+    node.host.mounts[-1] = replace(node.host.mounts[-1], options=frozenset({"rw"}))
+    with pytest.raises(AlreadyExists, match="published without noexec, nosuid"):
+        await node.publishing.publish(publication(restricted, A))
+
+
+async def test_a_bind_that_lost_a_restriction_is_taken_away_again(node: FakeNode) -> None:
+    restricted = volume(flags=("noexec",))
+    await node.staging.stage(restricted)
+    node.host.before["bind"] = lambda: node.host.mounts.append(
+        replace(node.host.mounts.pop(), options=frozenset({"rw"}))
+    )
+    with pytest.raises(Internal, match="taken away again"):
+        await node.publishing.publish(publication(restricted, A))
+    assert A not in node.host.mount_points()
+
+
+async def test_a_target_of_the_predecessor_lacks_the_options_that_it_ignored_and_serves_on(node: FakeNode) -> None:
+    disk = node.host.plug("sdb", serial=UID, bus=Bus.SCSI)
+    disk.sign("ext4")
+    node.host.mount_elsewhere(disk, A)
+    older = volume(serial=UID, flags=("noexec",))
+    await node.publishing.publish(publication(older, A))
+    await node.publishing.publish(publication(older, B))
+    assert [(entry.mount_point, "noexec" in entry.options) for entry in node.host.mounts] == [
+        (A, False),
+        (STAGING, True),
+        (B, True),
+    ]
+    with pytest.raises(AlreadyExists, match="read-only is asked for"):
+        await node.publishing.publish(publication(older, A, read_only=True))
+
+
+async def test_a_target_whose_disk_has_left_is_mounted_anew(node: FakeNode) -> None:
+    await node.publishing.publish(publication(volume(), A))
+    content = node.host.disks.pop("vdb").content
+    disk = node.host.plug("vdc", serial=SERIAL)
+    disk.content[:] = content
+    await node.publishing.publish(publication(volume(), A))
+    assert [(entry.mount_point, entry.device) for entry in node.host.mounts] == [
+        (STAGING, disk.shown.number),
+        (A, disk.shown.number),
+    ]
+
+
+async def test_unpublish_of_a_mount_that_no_longer_answers_needs_no_look_at_it(node: FakeNode) -> None:
+    await node.publishing.publish(publication(volume(), A))
+    node.host.records.clear()
+    node.host.failures["device_at"] = Unavailable("does not answer")
+    await node.unpublish(A)
+    assert node.host.mount_points() == [STAGING]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kubevirt_csi.domain.access import AccessMode
@@ -11,6 +13,8 @@ from kubevirt_csi.errors import AlreadyExists, FailedPrecondition, Internal, Una
 from kubevirt_csi.ports.host import Record
 from tests.fakes.host import MIB, FakeHost, is_zero
 from tests.fakes.node import SERIAL, STAGING, FakeNode, volume
+
+CONTEXT = 'context="system_u:object_r:container_file_t:s0:c1,c2"'
 
 pytestmark = pytest.mark.looptime  # waiting costs nothing
 
@@ -28,7 +32,7 @@ async def test_a_blank_disk_is_marked_formatted_unmarked_and_mounted_in_this_ord
         "make ext4 on vdb",
         "flush vdb",
         "erase mark",
-        f"mount /dev/vdb on {STAGING} with nothing",
+        f"mount /dev/vdb on {STAGING} with errors=remount-ro",
     ]
     assert is_zero(disk.content[-MIB:])
     assert node.host.records == {"pvc-1": Record(volume_id="pvc-1", serial=SERIAL)}
@@ -46,7 +50,7 @@ async def test_staging_again_changes_nothing(node: FakeNode) -> None:
 async def test_a_file_system_that_is_there_is_checked_and_mounted_and_not_made(node: FakeNode) -> None:
     node.host.plug("vdb", serial=SERIAL).sign("ext4")
     await node.staging.stage(volume(content=Content.USED))
-    assert node.host.calls == ["check ext4 on vdb", f"mount /dev/vdb on {STAGING} with nothing"]
+    assert node.host.calls == ["check ext4 on vdb", f"mount /dev/vdb on {STAGING} with errors=remount-ro"]
 
 
 async def test_a_file_system_that_is_in_use_already_is_not_checked(node: FakeNode) -> None:
@@ -54,7 +58,7 @@ async def test_a_file_system_that_is_in_use_already_is_not_checked(node: FakeNod
     disk.sign("ext4")
     node.host.mount_elsewhere(disk, "/kubelet/pods/older")
     await node.staging.stage(volume())
-    assert node.host.calls == [f"mount /dev/vdb on {STAGING} with nothing"]
+    assert node.host.calls == [f"mount /dev/vdb on {STAGING} with errors=remount-ro"]
 
 
 async def test_an_xfs_that_was_found_is_mounted_with_nouuid_even_when_no_type_was_asked_for(node: FakeNode) -> None:
@@ -78,7 +82,7 @@ async def test_a_used_volume_is_formatted_only_after_all_of_its_disk_was_read(no
 
 async def test_a_used_volume_with_one_byte_in_the_middle_is_refused(node: FakeNode) -> None:
     disk = node.host.plug("vdb", serial=SERIAL)
-    disk.content[4 * MIB + 17] = 1
+    disk.content[4 * MIB + 5000] = 1
     with pytest.raises(FailedPrecondition, match=r"after byte 4194304.*format-override=" + SERIAL):
         await node.staging.stage(volume(content=Content.USED))
     assert node.host.formats() == []
@@ -109,7 +113,7 @@ async def test_a_disk_that_was_plugged_anew_is_read_from_its_start(node: FakeNod
     node.host.plug("vdb", serial=SERIAL)
     await stage_with_a_read_error(node, after=3)
     node.host.change("vdb", sequence=99)
-    node.host.disks["vdb"].content[MIB] = 1
+    node.host.disks["vdb"].content[MIB + 5000] = 1
     with pytest.raises(FailedPrecondition, match="after byte 1048576"):
         await node.staging.stage(volume(content=Content.USED))
 
@@ -118,14 +122,14 @@ async def test_a_volume_that_was_unstaged_is_read_from_its_start(node: FakeNode)
     node.host.plug("vdb", serial=SERIAL)
     await stage_with_a_read_error(node, after=3)
     await node.unstage()
-    node.host.disks["vdb"].content[MIB] = 1
+    node.host.disks["vdb"].content[MIB + 5000] = 1
     with pytest.raises(FailedPrecondition, match="after byte 1048576"):
         await node.staging.stage(volume(content=Content.USED))
 
 
 async def test_a_volume_that_this_node_remembers_counts_as_used(node: FakeNode) -> None:
     disk = node.host.plug("vdb", serial=SERIAL)
-    disk.content[4 * MIB] = 1
+    disk.content[4 * MIB + 5000] = 1
     node.host.records["pvc-1"] = Record(volume_id="pvc-1", serial=SERIAL)
     with pytest.raises(FailedPrecondition, match="has been used before"):
         await node.staging.stage(volume(content=Content.NONE))
@@ -237,64 +241,79 @@ async def test_staging_as_another_type_or_with_an_option_that_is_missing_is_inco
         await node.staging.stage(volume(flags=("noexec",)))
 
 
-async def test_unstage_unmounts_every_layer_and_flushes(node: FakeNode) -> None:
-    disk = node.host.plug("vdb", serial=SERIAL)
-    await node.staging.stage(volume())
-    node.host.mount_elsewhere(disk, STAGING)
-    node.host.calls.clear()
-    await node.unstage()
-    assert node.host.mounts == []
-    assert node.host.calls == [f"unmount {STAGING}", f"unmount {STAGING}", "flush vdb"]
-    await node.unstage()
-
-
-async def test_unstage_refuses_while_the_volume_is_mounted_elsewhere_and_leaves_it_staged(node: FakeNode) -> None:
-    disk = node.host.plug("vdb", serial=SERIAL)
-    await node.staging.stage(volume())
-    node.host.mount_elsewhere(disk, "/somewhere")
-    with pytest.raises(FailedPrecondition, match="/somewhere"):
-        await node.unstage()
-    assert STAGING in node.host.mount_points()
-
-
-async def test_unstage_of_a_raw_volume_finds_its_disk_by_the_record(node: FakeNode) -> None:
-    disk = node.host.plug("vdb", serial=SERIAL)
-    await node.staging.stage(volume(block=True))
-    disk.opened_exclusively = True
-    with pytest.raises(FailedPrecondition, match="still in use"):
-        await node.unstage()
-    disk.opened_exclusively = False
-    await node.unstage()
-    assert node.host.calls == ["flush vdb"]
-
-
-async def test_unstage_waits_for_the_kernel_to_release_the_disk(node: FakeNode) -> None:
-    disk = node.host.plug("vdb", serial=SERIAL)
-    await node.staging.stage(volume())
-    disk.opened_exclusively = True
-    node.host.before["in_use"] = lambda: node.host.before.update(
-        in_use=lambda: setattr(disk, "opened_exclusively", False)
-    )
-    await node.unstage()
-    assert node.host.calls[-1] == "flush vdb"
-
-
-async def test_unstage_of_a_volume_never_staged_here_is_fine(node: FakeNode) -> None:
-    node.host.plug("vdb", serial="somebody's")
-    await node.unstage("unknown")
-    assert node.host.calls == []
-
-
-async def test_unstage_is_fine_when_the_disk_has_left(node: FakeNode) -> None:
-    disk = node.host.plug("vdb", serial=SERIAL)
-    await node.staging.stage(volume())
-    del node.host.disks["vdb"]
-    await node.unstage()
-    assert disk.shown.number == DeviceNumber(253, 1)
-    assert node.host.mounts == []
-
-
 async def test_a_reader_only_volume_is_staged_writable_so_that_its_group_can_be_set(node: FakeNode) -> None:
     node.host.plug("vdb", serial=SERIAL).sign("ext4")
     await node.staging.stage(volume(mode=AccessMode.SINGLE_NODE_READER_ONLY))
     assert not node.host.mounts[0].read_only
+
+
+async def test_a_volume_is_staged_with_the_context_that_was_asked_for_and_a_repeat_changes_nothing(
+    node: FakeNode,
+) -> None:
+    node.host.plug("vdb", serial=SERIAL)
+    await node.staging.stage(volume(flags=(CONTEXT,)))
+    calls = list(node.host.calls)
+    await node.staging.stage(volume(flags=(CONTEXT.replace("c1,c2", "c2,c1"),)))
+    await node.staging.stage(volume())
+    assert node.host.calls == calls
+
+
+async def test_a_second_context_is_refused_and_both_are_named(node: FakeNode) -> None:
+    node.host.plug("vdb", serial=SERIAL)
+    await node.staging.stage(volume(flags=(CONTEXT,)))
+    with pytest.raises(AlreadyExists, match=r"s0:c1,c2, but .*s0:c3,c4 is asked for"):
+        await node.staging.stage(volume(flags=(CONTEXT.replace("c1,c2", "c3,c4"),)))
+
+
+async def test_a_context_is_refused_while_another_drivers_mount_has_none(node: FakeNode) -> None:
+    disk = node.host.plug("vdb", serial=SERIAL)
+    disk.sign("ext4")
+    node.host.mount_elsewhere(disk, "/kubelet/pods/older")
+    with pytest.raises(AlreadyExists, match="pods/older with SELinux context none"):
+        await node.staging.stage(volume(flags=(CONTEXT,)))
+    assert node.host.mount_points() == ["/kubelet/pods/older"]
+
+
+async def test_a_context_that_mount_left_out_is_no_staging(node: FakeNode) -> None:
+    node.host.plug("vdb", serial=SERIAL)
+    node.host.selinux_is_on = False
+    with pytest.raises(FailedPrecondition, match="/sys/fs/selinux"):
+        await node.staging.stage(volume(flags=(CONTEXT,)))
+    assert node.host.mounts == []
+
+
+async def test_a_mount_that_shows_another_disk_is_taken_away_again(node: FakeNode) -> None:
+    node.host.plug("vdb", serial=SERIAL).sign("ext4")
+    twin = node.host.plug("vdc", serial="twin")
+    node.host.before["mount"] = lambda: node.host.before.update(
+        table=lambda: node.host.mounts.append(replace(node.host.mounts.pop(), device=twin.shown.number))
+    )
+    with pytest.raises(Internal, match="taken away again"):
+        await node.staging.stage(volume())
+    assert node.host.mounts == []
+
+
+async def test_a_tmpfs_at_the_staging_path_is_refused_and_not_taken_for_stale(node: FakeNode) -> None:
+    node.host.plug("vdb", serial=SERIAL)
+    node.host.mount_elsewhere(node.host.plug("vdc", serial="other"), STAGING)
+    node.host.mounts[0] = replace(node.host.mounts[0], device=DeviceNumber(0, 99), fs_type="tmpfs")
+    with pytest.raises(FailedPrecondition, match="unmount it"):
+        await node.staging.stage(volume())
+    assert node.host.mount_points() == [STAGING]
+
+
+class HostWithAPartition(FakeHost):
+    """A partition is no whole disk, but there is a device node of it."""
+
+    async def device_at(self, path: str) -> DeviceNumber | None:
+        return DeviceNumber(8, 1) if path == "/dev/source" else await super().device_at(path)
+
+
+async def test_a_partition_at_the_staging_path_is_refused_and_not_taken_for_stale() -> None:
+    node = FakeNode(HostWithAPartition(), disk_wait_seconds=0.0)
+    node.host.plug("vdb", serial=SERIAL)
+    node.host.mount_elsewhere(node.host.plug("vdc", serial="other"), STAGING)
+    node.host.mounts[0] = replace(node.host.mounts[0], device=DeviceNumber(8, 1))
+    with pytest.raises(FailedPrecondition, match="unmount it"):
+        await node.staging.stage(volume())
+    assert node.host.mount_points() == [STAGING]

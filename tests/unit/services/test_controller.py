@@ -27,7 +27,9 @@ def cluster() -> InfraCluster:
 @pytest.fixture
 def service(cluster: InfraCluster) -> ControllerService:
     driver = Driver(cluster)
-    return ControllerService(provisioner=driver.provisioner, attacher=driver.attacher, detacher=driver.detacher)
+    return ControllerService(
+        provisioner=driver.provisioner, attacher=driver.attacher, detacher=driver.detacher, expander=driver.expander
+    )
 
 
 def capability(
@@ -158,9 +160,9 @@ async def test_no_capacity_range_means_one_gibibyte(service: ControllerService) 
 
 
 async def test_small_sizes_are_rounded_up_and_said_so(service: ControllerService) -> None:
-    volume = (await service.create_volume(create(capacity_range=csi.CapacityRange(required_bytes=1_000_000)))).volume
+    volume = (await service.create_volume(create(capacity_range=csi.CapacityRange(required_bytes=10_000_000)))).volume
     assert volume is not None
-    assert volume.capacity_bytes == 1_048_576
+    assert volume.capacity_bytes == 10_485_760
 
 
 async def test_the_sanity_suites_longest_name_is_taken(service: ControllerService) -> None:
@@ -292,5 +294,6 @@ async def test_only_what_is_implemented_is_advertised(service: ControllerService
     assert [capability.rpc.type for capability in answer.capabilities if capability.rpc is not None] == [
         kinds.CREATE_DELETE_VOLUME,
         kinds.PUBLISH_UNPUBLISH_VOLUME,
+        kinds.EXPAND_VOLUME,
         kinds.SINGLE_NODE_MULTI_WRITER,
     ]

@@ -29,6 +29,9 @@ PUBLISH = csi.ControllerPublishVolumeRequest(
         access_mode=csi.VolumeCapabilityAccessMode(mode=csi.VolumeCapabilityAccessModeMode.SINGLE_NODE_WRITER),
     ),
 )
+EXPAND = csi.ControllerExpandVolumeRequest(
+    volume_id="pvc-1", capacity_range=csi.CapacityRange(required_bytes=2 * 2**30)
+)
 UNPUBLISH = csi.ControllerUnpublishVolumeRequest(volume_id="pvc-1", node_id=node("vm1"))
 
 
@@ -43,7 +46,9 @@ def cluster() -> InfraCluster:
 @pytest.fixture
 async def stub(cluster: InfraCluster) -> AsyncIterator[csi.ControllerStub]:
     driver, metrics = Driver(cluster), Metrics(role="controller").rpc
-    service = ControllerService(provisioner=driver.provisioner, attacher=driver.attacher, detacher=driver.detacher)
+    service = ControllerService(
+        provisioner=driver.provisioner, attacher=driver.attacher, detacher=driver.detacher, expander=driver.expander
+    )
     mutations = RunningMutations(counted=metrics.mutations_running)
     calls = Calls(gate=Gate(), mutations=mutations, metrics=metrics)
     async with ChannelFor([calls.wrap(service)]) as channel:
@@ -91,3 +96,53 @@ async def test_an_error_that_nobody_foresaw_after_the_write_is_not_final(
     error = await refused(stub.controller_publish_volume(PUBLISH, timeout=60))
     assert error.status is Status.UNAVAILABLE
     assert "a defect" not in (error.message or "")
+
+
+async def test_a_growth_answers_with_the_size_and_wants_the_node_to_do_its_part(stub: csi.ControllerStub) -> None:
+    answer = await stub.controller_expand_volume(EXPAND, timeout=60)
+    assert (answer.capacity_bytes, answer.node_expansion_required) == (2 * 2**30, True)
+
+
+async def test_a_growth_that_outlives_its_call_tells_the_reason_and_its_retry_joins_it(
+    cluster: InfraCluster, stub: csi.ControllerStub
+) -> None:
+    cluster.timing.grow = 14.0
+    error = await refused(stub.controller_expand_volume(EXPAND, timeout=10))
+    assert error.status is Status.DEADLINE_EXCEEDED
+    assert "asks for 2147483648 bytes and has 1073741824" in (error.message or "")
+    reads = cluster.reads["get_volume"]
+    assert (await stub.controller_expand_volume(EXPAND, timeout=10)).capacity_bytes == 2 * 2**30
+    assert cluster.reads["get_volume"] == reads
+
+
+async def test_a_growth_and_an_attach_of_one_volume_do_not_overlap(
+    cluster: InfraCluster, stub: csi.ControllerStub
+) -> None:
+    growing = asyncio.create_task(stub.controller_expand_volume(EXPAND, timeout=60))
+    await asyncio.sleep(1)
+    assert (await refused(stub.controller_publish_volume(PUBLISH, timeout=60))).status is Status.ABORTED
+    await growing
+    assert cluster.journal == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        pytest.param({"volume_id": ""}, Status.INVALID_ARGUMENT, id="no id"),
+        pytest.param({"capacity_range": None}, Status.INVALID_ARGUMENT, id="no range"),
+        pytest.param({"capacity_range": csi.CapacityRange()}, Status.INVALID_ARGUMENT, id="an empty range"),
+        pytest.param(
+            {"capacity_range": csi.CapacityRange(required_bytes=-1)}, Status.INVALID_ARGUMENT, id="a negative size"
+        ),
+        pytest.param({"volume_capability": csi.VolumeCapability()}, Status.INVALID_ARGUMENT, id="a bad capability"),
+        pytest.param({"volume_id": "Not_A_Volume"}, Status.NOT_FOUND, id="an impossible id"),
+        pytest.param({"volume_id": "pvc-9"}, Status.NOT_FOUND, id="an unknown id"),
+    ],
+)
+async def test_a_growth_that_is_asked_for_wrongly_is_refused(
+    stub: csi.ControllerStub, request_: dict[str, object], status: Status
+) -> None:
+    message = csi.ControllerExpandVolumeRequest(volume_id="pvc-1", capacity_range=EXPAND.capacity_range)
+    for name, value in request_.items():
+        setattr(message, name, value)
+    assert (await refused(stub.controller_expand_volume(message, timeout=60))).status is status

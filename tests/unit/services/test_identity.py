@@ -20,9 +20,11 @@ async def test_the_plugin_has_the_predecessors_name_and_a_version() -> None:
     assert info.vendor_version
 
 
-async def test_only_the_controller_service_is_advertised() -> None:
+async def test_the_controller_service_and_growth_in_use_are_advertised_and_nothing_else() -> None:
     async with ChannelFor([IdentityService(ready=lambda: True)]) as channel:
         answer = await csi.IdentityStub(channel).get_plugin_capabilities(csi.GetPluginCapabilitiesRequest())
     kinds = [capability.service.type for capability in answer.capabilities if capability.service is not None]
     assert kinds == [csi.PluginCapabilityServiceType.CONTROLLER_SERVICE]
-    assert len(answer.capabilities) == 1
+    grows = [each.volume_expansion.type for each in answer.capabilities if each.volume_expansion is not None]
+    assert grows == [csi.PluginCapabilityVolumeExpansionType.ONLINE]
+    assert len(answer.capabilities) == 2

@@ -50,6 +50,8 @@ def test_a_node_needs_nothing() -> None:
         state_dir=Path("/var/lib/kubevirt-csi"),
         sysfs_root=Path("/sys"),
         dev_root=Path("/dev"),
+        max_disks="auto",
+        fstrim_interval_seconds=None,
         http_address=HttpAddress(None, 8080),
         log_level="info",
         grace_period_seconds=25.0,
@@ -252,3 +254,10 @@ def test_the_help_of_a_role_tells_each_flag_with_default_and_variables(
 def test_no_variable_of_ours_has_the_prefix_that_csi_keeps_for_itself() -> None:
     names = {name for role in ROLES.values() for flag in role.flags for name in flag.variables}
     assert {name for name in names if name.startswith("CSI_")} == {"CSI_ENDPOINT"}
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", "auto"), ("auto", "auto"), ("ports", "ports"), ("24", 24)])
+def test_the_number_of_disks_is_a_number_or_how_to_find_it_out(value: str, expected: object) -> None:
+    chosen = settings("node", f"--max-disks-per-node={value}")
+    assert isinstance(chosen, NodeSettings)
+    assert chosen.max_disks == expected

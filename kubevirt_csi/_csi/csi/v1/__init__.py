@@ -131,79 +131,19 @@ __all__ = (
     "VolumeUsageUnit",
 )
 
-import datetime
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
 import betterproto2
 import grpclib
 from betterproto2 import grpclib as betterproto2_grpclib
-
 from ...message_pool import default_message_pool
 
 if TYPE_CHECKING:
     import grpclib.server
     from betterproto2.grpclib.grpclib_client import MetadataLike
     from grpclib.metadata import Deadline
-
 _COMPILER_VERSION = "0.10.1"
 betterproto2.check_compiler_version(_COMPILER_VERSION)
-
-
-class BlockMetadataType(betterproto2.Enum):
-    UNKNOWN = 0
-
-    FIXED_LENGTH = 1
-
-    VARIABLE_LENGTH = 2
-
-
-class ControllerServiceCapabilityRpcType(betterproto2.Enum):
-    UNKNOWN = 0
-
-    CREATE_DELETE_VOLUME = 1
-
-    PUBLISH_UNPUBLISH_VOLUME = 2
-
-    LIST_VOLUMES = 3
-
-    GET_CAPACITY = 4
-
-    CREATE_DELETE_SNAPSHOT = 5
-
-    LIST_SNAPSHOTS = 6
-
-    CLONE_VOLUME = 7
-
-    PUBLISH_READONLY = 8
-
-    EXPAND_VOLUME = 9
-
-    LIST_VOLUMES_PUBLISHED_NODES = 10
-
-    VOLUME_CONDITION = 11
-    """
-    Before 1.13.0.
-    """
-
-    GET_VOLUME = 12
-
-    SINGLE_NODE_MULTI_WRITER = 13
-
-    MODIFY_VOLUME = 14
-
-    GET_SNAPSHOT = 15
-
-    GET_VOLUME_HEALTH = 16
-
-    LIST_VOLUME_HEALTH = 17
-
-
-class GroupControllerServiceCapabilityRpcType(betterproto2.Enum):
-    UNKNOWN = 0
-
-    CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT = 1
 
 
 class NodeServiceCapabilityRpcType(betterproto2.Enum):
@@ -304,20 +244,6 @@ class VolumeUsageUnit(betterproto2.Enum):
 
 
 @dataclass(eq=False, repr=False)
-class BlockMetadata(betterproto2.Message):
-    """
-    ---- SnapshotMetadata ----
-    """
-
-    byte_offset: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
-
-    size_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
-
-
-default_message_pool.register_message("csi.v1", "BlockMetadata", BlockMetadata)
-
-
-@dataclass(eq=False, repr=False)
 class CapacityRange(betterproto2.Message):
     """
     Bytes; zero means no opinion.
@@ -332,496 +258,9 @@ default_message_pool.register_message("csi.v1", "CapacityRange", CapacityRange)
 
 
 @dataclass(eq=False, repr=False)
-class ControllerExpandVolumeRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    capacity_range: "CapacityRange | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    volume_capability: "VolumeCapability | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "ControllerExpandVolumeRequest", ControllerExpandVolumeRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerExpandVolumeResponse(betterproto2.Message):
-    capacity_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
-
-    node_expansion_required: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
-    """
-    Whether NodeExpandVolume must follow.
-    """
-
-
-default_message_pool.register_message("csi.v1", "ControllerExpandVolumeResponse", ControllerExpandVolumeResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerGetCapabilitiesRequest(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message("csi.v1", "ControllerGetCapabilitiesRequest", ControllerGetCapabilitiesRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerGetCapabilitiesResponse(betterproto2.Message):
-    capabilities: "list[ControllerServiceCapability]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message("csi.v1", "ControllerGetCapabilitiesResponse", ControllerGetCapabilitiesResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerGetVolumeHealthRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerGetVolumeHealthRequest", ControllerGetVolumeHealthRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerGetVolumeHealthResponse(betterproto2.Message):
-    volume_health: "VolumeHealth | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "ControllerGetVolumeHealthResponse", ControllerGetVolumeHealthResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerGetVolumeRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message("csi.v1", "ControllerGetVolumeRequest", ControllerGetVolumeRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerGetVolumeResponse(betterproto2.Message):
-    volume: "Volume | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-    status: "ControllerGetVolumeResponseVolumeStatus | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerGetVolumeResponse", ControllerGetVolumeResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerGetVolumeResponseVolumeStatus(betterproto2.Message):
-    published_node_ids: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
-
-    volume_condition: "VolumeCondition | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
-    """
-    Before 1.13.0.
-    """
-
-
-default_message_pool.register_message(
-    "csi.v1", "ControllerGetVolumeResponse.VolumeStatus", ControllerGetVolumeResponseVolumeStatus
-)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerListVolumeHealthRequest(betterproto2.Message):
-    max_entries: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
-
-    starting_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerListVolumeHealthRequest", ControllerListVolumeHealthRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerListVolumeHealthResponse(betterproto2.Message):
-    entries: "list[VolumeHealth]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    next_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message(
-    "csi.v1", "ControllerListVolumeHealthResponse", ControllerListVolumeHealthResponse
-)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerModifyVolumeRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    mutable_parameters: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerModifyVolumeRequest", ControllerModifyVolumeRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerModifyVolumeResponse(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message("csi.v1", "ControllerModifyVolumeResponse", ControllerModifyVolumeResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerPublishVolumeRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    node_id: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    volume_capability: "VolumeCapability | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
-
-    readonly: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        5, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    volume_context: "dict[str, str]" = betterproto2.field(
-        6, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerPublishVolumeRequest", ControllerPublishVolumeRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerPublishVolumeResponse(betterproto2.Message):
-    publish_context: "dict[str, str]" = betterproto2.field(
-        1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerPublishVolumeResponse", ControllerPublishVolumeResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerServiceCapability(betterproto2.Message):
-    """
-
-
-    Oneofs:
-        - type:
-    """
-
-    rpc: "ControllerServiceCapabilityRpc | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerServiceCapability", ControllerServiceCapability)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerServiceCapabilityRpc(betterproto2.Message):
-    type: "ControllerServiceCapabilityRpcType" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: ControllerServiceCapabilityRpcType(0)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerServiceCapability.RPC", ControllerServiceCapabilityRpc)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerUnpublishVolumeRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    node_id: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ControllerUnpublishVolumeRequest", ControllerUnpublishVolumeRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ControllerUnpublishVolumeResponse(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message("csi.v1", "ControllerUnpublishVolumeResponse", ControllerUnpublishVolumeResponse)
-
-
-@dataclass(eq=False, repr=False)
-class CreateSnapshotRequest(betterproto2.Message):
-    """
-    ---- Controller: snapshots ----
-    """
-
-    source_volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    parameters: "dict[str, str]" = betterproto2.field(
-        4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    accessibility_requirements: "TopologyRequirement | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True
-    )
-
-
-default_message_pool.register_message("csi.v1", "CreateSnapshotRequest", CreateSnapshotRequest)
-
-
-@dataclass(eq=False, repr=False)
-class CreateSnapshotResponse(betterproto2.Message):
-    snapshot: "Snapshot | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "CreateSnapshotResponse", CreateSnapshotResponse)
-
-
-@dataclass(eq=False, repr=False)
-class CreateVolumeGroupSnapshotRequest(betterproto2.Message):
-    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    source_volume_ids: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    parameters: "dict[str, str]" = betterproto2.field(
-        4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "CreateVolumeGroupSnapshotRequest", CreateVolumeGroupSnapshotRequest)
-
-
-@dataclass(eq=False, repr=False)
-class CreateVolumeGroupSnapshotResponse(betterproto2.Message):
-    group_snapshot: "VolumeGroupSnapshot | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "CreateVolumeGroupSnapshotResponse", CreateVolumeGroupSnapshotResponse)
-
-
-@dataclass(eq=False, repr=False)
-class CreateVolumeRequest(betterproto2.Message):
-    """
-    ---- Controller: volumes ----
-    """
-
-    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    capacity_range: "CapacityRange | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
-
-    volume_capabilities: "list[VolumeCapability]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    parameters: "dict[str, str]" = betterproto2.field(
-        4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        5, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    volume_content_source: "VolumeContentSource | None" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, optional=True
-    )
-
-    accessibility_requirements: "TopologyRequirement | None" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, optional=True
-    )
-
-    mutable_parameters: "dict[str, str]" = betterproto2.field(
-        8, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "CreateVolumeRequest", CreateVolumeRequest)
-
-
-@dataclass(eq=False, repr=False)
-class CreateVolumeResponse(betterproto2.Message):
-    volume: "Volume | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "CreateVolumeResponse", CreateVolumeResponse)
-
-
-@dataclass(eq=False, repr=False)
-class DeleteSnapshotRequest(betterproto2.Message):
-    snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "DeleteSnapshotRequest", DeleteSnapshotRequest)
-
-
-@dataclass(eq=False, repr=False)
-class DeleteSnapshotResponse(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message("csi.v1", "DeleteSnapshotResponse", DeleteSnapshotResponse)
-
-
-@dataclass(eq=False, repr=False)
-class DeleteVolumeGroupSnapshotRequest(betterproto2.Message):
-    group_snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    snapshot_ids: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "DeleteVolumeGroupSnapshotRequest", DeleteVolumeGroupSnapshotRequest)
-
-
-@dataclass(eq=False, repr=False)
-class DeleteVolumeGroupSnapshotResponse(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message("csi.v1", "DeleteVolumeGroupSnapshotResponse", DeleteVolumeGroupSnapshotResponse)
-
-
-@dataclass(eq=False, repr=False)
-class DeleteVolumeRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "DeleteVolumeRequest", DeleteVolumeRequest)
-
-
-@dataclass(eq=False, repr=False)
-class DeleteVolumeResponse(betterproto2.Message):
-    pass
-
-
-default_message_pool.register_message("csi.v1", "DeleteVolumeResponse", DeleteVolumeResponse)
-
-
-@dataclass(eq=False, repr=False)
-class GetCapacityRequest(betterproto2.Message):
-    volume_capabilities: "list[VolumeCapability]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    parameters: "dict[str, str]" = betterproto2.field(
-        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    accessible_topology: "Topology | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "GetCapacityRequest", GetCapacityRequest)
-
-
-@dataclass(eq=False, repr=False)
-class GetCapacityResponse(betterproto2.Message):
-    available_capacity: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
-
-    maximum_volume_size: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Int64Value, optional=True
-    )
-
-    minimum_volume_size: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Int64Value, optional=True
-    )
-
-
-default_message_pool.register_message("csi.v1", "GetCapacityResponse", GetCapacityResponse)
-
-
-@dataclass(eq=False, repr=False)
-class GetMetadataAllocatedRequest(betterproto2.Message):
-    snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    starting_offset: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
-
-    max_results: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "GetMetadataAllocatedRequest", GetMetadataAllocatedRequest)
-
-
-@dataclass(eq=False, repr=False)
-class GetMetadataAllocatedResponse(betterproto2.Message):
-    block_metadata_type: "BlockMetadataType" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: BlockMetadataType(0)
-    )
-
-    volume_capacity_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
-
-    block_metadata: "list[BlockMetadata]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message("csi.v1", "GetMetadataAllocatedResponse", GetMetadataAllocatedResponse)
-
-
-@dataclass(eq=False, repr=False)
-class GetMetadataDeltaRequest(betterproto2.Message):
-    base_snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    target_snapshot_id: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    starting_offset: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
-
-    max_results: "int" = betterproto2.field(4, betterproto2.TYPE_INT32)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        5, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "GetMetadataDeltaRequest", GetMetadataDeltaRequest)
-
-
-@dataclass(eq=False, repr=False)
-class GetMetadataDeltaResponse(betterproto2.Message):
-    block_metadata_type: "BlockMetadataType" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: BlockMetadataType(0)
-    )
-
-    volume_capacity_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
-
-    block_metadata: "list[BlockMetadata]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message("csi.v1", "GetMetadataDeltaResponse", GetMetadataDeltaResponse)
-
-
-@dataclass(eq=False, repr=False)
 class GetPluginCapabilitiesRequest(betterproto2.Message):
+    """GetPluginCapabilitiesRequest"""
+
     pass
 
 
@@ -830,6 +269,8 @@ default_message_pool.register_message("csi.v1", "GetPluginCapabilitiesRequest", 
 
 @dataclass(eq=False, repr=False)
 class GetPluginCapabilitiesResponse(betterproto2.Message):
+    """GetPluginCapabilitiesResponse"""
+
     capabilities: "list[PluginCapability]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
@@ -850,6 +291,8 @@ default_message_pool.register_message("csi.v1", "GetPluginInfoRequest", GetPlugi
 
 @dataclass(eq=False, repr=False)
 class GetPluginInfoResponse(betterproto2.Message):
+    """GetPluginInfoResponse"""
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     vendor_version: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -863,183 +306,9 @@ default_message_pool.register_message("csi.v1", "GetPluginInfoResponse", GetPlug
 
 
 @dataclass(eq=False, repr=False)
-class GetSnapshotRequest(betterproto2.Message):
-    snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "GetSnapshotRequest", GetSnapshotRequest)
-
-
-@dataclass(eq=False, repr=False)
-class GetSnapshotResponse(betterproto2.Message):
-    snapshot: "Snapshot | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "GetSnapshotResponse", GetSnapshotResponse)
-
-
-@dataclass(eq=False, repr=False)
-class GetVolumeGroupSnapshotRequest(betterproto2.Message):
-    group_snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    snapshot_ids: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "GetVolumeGroupSnapshotRequest", GetVolumeGroupSnapshotRequest)
-
-
-@dataclass(eq=False, repr=False)
-class GetVolumeGroupSnapshotResponse(betterproto2.Message):
-    group_snapshot: "VolumeGroupSnapshot | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "GetVolumeGroupSnapshotResponse", GetVolumeGroupSnapshotResponse)
-
-
-@dataclass(eq=False, repr=False)
-class GroupControllerGetCapabilitiesRequest(betterproto2.Message):
-    """
-    ---- GroupController ----
-    """
-
-    pass
-
-
-default_message_pool.register_message(
-    "csi.v1", "GroupControllerGetCapabilitiesRequest", GroupControllerGetCapabilitiesRequest
-)
-
-
-@dataclass(eq=False, repr=False)
-class GroupControllerGetCapabilitiesResponse(betterproto2.Message):
-    capabilities: "list[GroupControllerServiceCapability]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
-
-
-default_message_pool.register_message(
-    "csi.v1", "GroupControllerGetCapabilitiesResponse", GroupControllerGetCapabilitiesResponse
-)
-
-
-@dataclass(eq=False, repr=False)
-class GroupControllerServiceCapability(betterproto2.Message):
-    """
-
-
-    Oneofs:
-        - type:
-    """
-
-    rpc: "GroupControllerServiceCapabilityRpc | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
-
-
-default_message_pool.register_message("csi.v1", "GroupControllerServiceCapability", GroupControllerServiceCapability)
-
-
-@dataclass(eq=False, repr=False)
-class GroupControllerServiceCapabilityRpc(betterproto2.Message):
-    type: "GroupControllerServiceCapabilityRpcType" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: GroupControllerServiceCapabilityRpcType(0)
-    )
-
-
-default_message_pool.register_message(
-    "csi.v1", "GroupControllerServiceCapability.RPC", GroupControllerServiceCapabilityRpc
-)
-
-
-@dataclass(eq=False, repr=False)
-class ListSnapshotsRequest(betterproto2.Message):
-    max_entries: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
-
-    starting_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    source_volume_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
-
-    snapshot_id: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        5, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ListSnapshotsRequest", ListSnapshotsRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ListSnapshotsResponse(betterproto2.Message):
-    entries: "list[ListSnapshotsResponseEntry]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    next_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message("csi.v1", "ListSnapshotsResponse", ListSnapshotsResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ListSnapshotsResponseEntry(betterproto2.Message):
-    snapshot: "Snapshot | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "ListSnapshotsResponse.Entry", ListSnapshotsResponseEntry)
-
-
-@dataclass(eq=False, repr=False)
-class ListVolumesRequest(betterproto2.Message):
-    max_entries: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
-
-    starting_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message("csi.v1", "ListVolumesRequest", ListVolumesRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ListVolumesResponse(betterproto2.Message):
-    entries: "list[ListVolumesResponseEntry]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    next_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message("csi.v1", "ListVolumesResponse", ListVolumesResponse)
-
-
-@dataclass(eq=False, repr=False)
-class ListVolumesResponseEntry(betterproto2.Message):
-    volume: "Volume | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
-
-    status: "ListVolumesResponseVolumeStatus | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
-
-
-default_message_pool.register_message("csi.v1", "ListVolumesResponse.Entry", ListVolumesResponseEntry)
-
-
-@dataclass(eq=False, repr=False)
-class ListVolumesResponseVolumeStatus(betterproto2.Message):
-    published_node_ids: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
-
-    volume_condition: "VolumeCondition | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
-    """
-    Before 1.13.0.
-    """
-
-
-default_message_pool.register_message("csi.v1", "ListVolumesResponse.VolumeStatus", ListVolumesResponseVolumeStatus)
-
-
-@dataclass(eq=False, repr=False)
 class NodeExpandVolumeRequest(betterproto2.Message):
+    """NodeExpandVolumeRequest"""
+
     volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     volume_path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1060,6 +329,8 @@ default_message_pool.register_message("csi.v1", "NodeExpandVolumeRequest", NodeE
 
 @dataclass(eq=False, repr=False)
 class NodeExpandVolumeResponse(betterproto2.Message):
+    """NodeExpandVolumeResponse"""
+
     capacity_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
 
 
@@ -1068,6 +339,8 @@ default_message_pool.register_message("csi.v1", "NodeExpandVolumeResponse", Node
 
 @dataclass(eq=False, repr=False)
 class NodeGetCapabilitiesRequest(betterproto2.Message):
+    """NodeGetCapabilitiesRequest"""
+
     pass
 
 
@@ -1076,6 +349,8 @@ default_message_pool.register_message("csi.v1", "NodeGetCapabilitiesRequest", No
 
 @dataclass(eq=False, repr=False)
 class NodeGetCapabilitiesResponse(betterproto2.Message):
+    """NodeGetCapabilitiesResponse"""
+
     capabilities: "list[NodeServiceCapability]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
@@ -1084,6 +359,8 @@ default_message_pool.register_message("csi.v1", "NodeGetCapabilitiesResponse", N
 
 @dataclass(eq=False, repr=False)
 class NodeGetInfoRequest(betterproto2.Message):
+    """NodeGetInfoRequest"""
+
     pass
 
 
@@ -1092,6 +369,8 @@ default_message_pool.register_message("csi.v1", "NodeGetInfoRequest", NodeGetInf
 
 @dataclass(eq=False, repr=False)
 class NodeGetInfoResponse(betterproto2.Message):
+    """NodeGetInfoResponse"""
+
     node_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     max_volumes_per_node: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
@@ -1107,6 +386,8 @@ default_message_pool.register_message("csi.v1", "NodeGetInfoResponse", NodeGetIn
 
 @dataclass(eq=False, repr=False)
 class NodeGetStorageHealthRequest(betterproto2.Message):
+    """NodeGetStorageHealthRequest"""
+
     secrets: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
@@ -1117,6 +398,8 @@ default_message_pool.register_message("csi.v1", "NodeGetStorageHealthRequest", N
 
 @dataclass(eq=False, repr=False)
 class NodeGetStorageHealthResponse(betterproto2.Message):
+    """NodeGetStorageHealthResponse"""
+
     backend_health: "list[NodeGetStorageHealthResponseStorageBackendHealth]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -1127,6 +410,8 @@ default_message_pool.register_message("csi.v1", "NodeGetStorageHealthResponse", 
 
 @dataclass(eq=False, repr=False)
 class NodeGetStorageHealthResponseStorageBackendHealth(betterproto2.Message):
+    """NodeGetStorageHealthResponseStorageBackendHealth"""
+
     status: "StorageHealthErrorType" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: StorageHealthErrorType(0)
     )
@@ -1145,6 +430,8 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class NodeGetVolumeHealthRequest(betterproto2.Message):
+    """NodeGetVolumeHealthRequest"""
+
     volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     volume_publish_path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1157,6 +444,8 @@ default_message_pool.register_message("csi.v1", "NodeGetVolumeHealthRequest", No
 
 @dataclass(eq=False, repr=False)
 class NodeGetVolumeHealthResponse(betterproto2.Message):
+    """NodeGetVolumeHealthResponse"""
+
     volume_health: "VolumeHealth | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
 
@@ -1165,6 +454,8 @@ default_message_pool.register_message("csi.v1", "NodeGetVolumeHealthResponse", N
 
 @dataclass(eq=False, repr=False)
 class NodeGetVolumeStatsRequest(betterproto2.Message):
+    """NodeGetVolumeStatsRequest"""
+
     volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     volume_path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1177,6 +468,8 @@ default_message_pool.register_message("csi.v1", "NodeGetVolumeStatsRequest", Nod
 
 @dataclass(eq=False, repr=False)
 class NodeGetVolumeStatsResponse(betterproto2.Message):
+    """NodeGetVolumeStatsResponse"""
+
     usage: "list[VolumeUsage]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     volume_condition: "VolumeCondition | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -1190,6 +483,8 @@ default_message_pool.register_message("csi.v1", "NodeGetVolumeStatsResponse", No
 
 @dataclass(eq=False, repr=False)
 class NodePublishVolumeRequest(betterproto2.Message):
+    """NodePublishVolumeRequest"""
+
     volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     publish_context: "dict[str, str]" = betterproto2.field(
@@ -1218,6 +513,8 @@ default_message_pool.register_message("csi.v1", "NodePublishVolumeRequest", Node
 
 @dataclass(eq=False, repr=False)
 class NodePublishVolumeResponse(betterproto2.Message):
+    """NodePublishVolumeResponse"""
+
     pass
 
 
@@ -1243,6 +540,8 @@ default_message_pool.register_message("csi.v1", "NodeServiceCapability", NodeSer
 
 @dataclass(eq=False, repr=False)
 class NodeServiceCapabilityRpc(betterproto2.Message):
+    """NodeServiceCapabilityRpc"""
+
     type: "NodeServiceCapabilityRpcType" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: NodeServiceCapabilityRpcType(0)
     )
@@ -1281,6 +580,8 @@ default_message_pool.register_message("csi.v1", "NodeStageVolumeRequest", NodeSt
 
 @dataclass(eq=False, repr=False)
 class NodeStageVolumeResponse(betterproto2.Message):
+    """NodeStageVolumeResponse"""
+
     pass
 
 
@@ -1289,6 +590,8 @@ default_message_pool.register_message("csi.v1", "NodeStageVolumeResponse", NodeS
 
 @dataclass(eq=False, repr=False)
 class NodeUnpublishVolumeRequest(betterproto2.Message):
+    """NodeUnpublishVolumeRequest"""
+
     volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     target_path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1299,6 +602,8 @@ default_message_pool.register_message("csi.v1", "NodeUnpublishVolumeRequest", No
 
 @dataclass(eq=False, repr=False)
 class NodeUnpublishVolumeResponse(betterproto2.Message):
+    """NodeUnpublishVolumeResponse"""
+
     pass
 
 
@@ -1307,6 +612,8 @@ default_message_pool.register_message("csi.v1", "NodeUnpublishVolumeResponse", N
 
 @dataclass(eq=False, repr=False)
 class NodeUnstageVolumeRequest(betterproto2.Message):
+    """NodeUnstageVolumeRequest"""
+
     volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     staging_target_path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1317,6 +624,8 @@ default_message_pool.register_message("csi.v1", "NodeUnstageVolumeRequest", Node
 
 @dataclass(eq=False, repr=False)
 class NodeUnstageVolumeResponse(betterproto2.Message):
+    """NodeUnstageVolumeResponse"""
+
     pass
 
 
@@ -1346,6 +655,8 @@ default_message_pool.register_message("csi.v1", "PluginCapability", PluginCapabi
 
 @dataclass(eq=False, repr=False)
 class PluginCapabilityService(betterproto2.Message):
+    """PluginCapabilityService"""
+
     type: "PluginCapabilityServiceType" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: PluginCapabilityServiceType(0)
     )
@@ -1356,6 +667,8 @@ default_message_pool.register_message("csi.v1", "PluginCapability.Service", Plug
 
 @dataclass(eq=False, repr=False)
 class PluginCapabilityVolumeExpansion(betterproto2.Message):
+    """PluginCapabilityVolumeExpansion"""
+
     type: "PluginCapabilityVolumeExpansionType" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: PluginCapabilityVolumeExpansionType(0)
     )
@@ -1366,6 +679,8 @@ default_message_pool.register_message("csi.v1", "PluginCapability.VolumeExpansio
 
 @dataclass(eq=False, repr=False)
 class ProbeRequest(betterproto2.Message):
+    """ProbeRequest"""
+
     pass
 
 
@@ -1374,6 +689,8 @@ default_message_pool.register_message("csi.v1", "ProbeRequest", ProbeRequest)
 
 @dataclass(eq=False, repr=False)
 class ProbeResponse(betterproto2.Message):
+    """ProbeResponse"""
+
     ready: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.BoolValue, optional=True
     )
@@ -1386,129 +703,15 @@ default_message_pool.register_message("csi.v1", "ProbeResponse", ProbeResponse)
 
 
 @dataclass(eq=False, repr=False)
-class Snapshot(betterproto2.Message):
-    size_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
-
-    snapshot_id: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    source_volume_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
-
-    creation_time: "datetime.datetime | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
-    )
-
-    ready_to_use: "bool" = betterproto2.field(5, betterproto2.TYPE_BOOL)
-
-    group_snapshot_id: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
-
-    accessible_topology: "list[Topology]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message("csi.v1", "Snapshot", Snapshot)
-
-
-@dataclass(eq=False, repr=False)
 class Topology(betterproto2.Message):
+    """Topology"""
+
     segments: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
 
 
 default_message_pool.register_message("csi.v1", "Topology", Topology)
-
-
-@dataclass(eq=False, repr=False)
-class TopologyRequirement(betterproto2.Message):
-    """
-    Where the volume has to be reachable from (any of requisite), and the order of preference.
-    """
-
-    requisite: "list[Topology]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    preferred: "list[Topology]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message("csi.v1", "TopologyRequirement", TopologyRequirement)
-
-
-@dataclass(eq=False, repr=False)
-class ValidateVolumeCapabilitiesRequest(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    volume_context: "dict[str, str]" = betterproto2.field(
-        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    volume_capabilities: "list[VolumeCapability]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    parameters: "dict[str, str]" = betterproto2.field(
-        4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    secrets: "dict[str, str]" = betterproto2.field(
-        5, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    mutable_parameters: "dict[str, str]" = betterproto2.field(
-        6, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message("csi.v1", "ValidateVolumeCapabilitiesRequest", ValidateVolumeCapabilitiesRequest)
-
-
-@dataclass(eq=False, repr=False)
-class ValidateVolumeCapabilitiesResponse(betterproto2.Message):
-    confirmed: "ValidateVolumeCapabilitiesResponseConfirmed | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
-
-    message: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message(
-    "csi.v1", "ValidateVolumeCapabilitiesResponse", ValidateVolumeCapabilitiesResponse
-)
-
-
-@dataclass(eq=False, repr=False)
-class ValidateVolumeCapabilitiesResponseConfirmed(betterproto2.Message):
-    volume_context: "dict[str, str]" = betterproto2.field(
-        1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    volume_capabilities: "list[VolumeCapability]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    parameters: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    mutable_parameters: "dict[str, str]" = betterproto2.field(
-        4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-
-default_message_pool.register_message(
-    "csi.v1", "ValidateVolumeCapabilitiesResponse.Confirmed", ValidateVolumeCapabilitiesResponseConfirmed
-)
-
-
-@dataclass(eq=False, repr=False)
-class Volume(betterproto2.Message):
-    capacity_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
-
-    volume_id: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
-
-    volume_context: "dict[str, str]" = betterproto2.field(
-        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
-    )
-
-    content_source: "VolumeContentSource | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
-
-    accessible_topology: "list[Topology]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
-
-
-default_message_pool.register_message("csi.v1", "Volume", Volume)
 
 
 @dataclass(eq=False, repr=False)
@@ -1536,6 +739,8 @@ default_message_pool.register_message("csi.v1", "VolumeCapability", VolumeCapabi
 
 @dataclass(eq=False, repr=False)
 class VolumeCapabilityAccessMode(betterproto2.Message):
+    """VolumeCapabilityAccessMode"""
+
     mode: "VolumeCapabilityAccessModeMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: VolumeCapabilityAccessModeMode(0)
     )
@@ -1546,6 +751,8 @@ default_message_pool.register_message("csi.v1", "VolumeCapability.AccessMode", V
 
 @dataclass(eq=False, repr=False)
 class VolumeCapabilityBlockVolume(betterproto2.Message):
+    """VolumeCapabilityBlockVolume"""
+
     pass
 
 
@@ -1554,6 +761,8 @@ default_message_pool.register_message("csi.v1", "VolumeCapability.BlockVolume", 
 
 @dataclass(eq=False, repr=False)
 class VolumeCapabilityMountVolume(betterproto2.Message):
+    """VolumeCapabilityMountVolume"""
+
     fs_type: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     mount_flags: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -1581,60 +790,9 @@ default_message_pool.register_message("csi.v1", "VolumeCondition", VolumeConditi
 
 
 @dataclass(eq=False, repr=False)
-class VolumeContentSource(betterproto2.Message):
-    """
-    What a new volume starts with: a snapshot or another volume.
-
-    Oneofs:
-        - type:
-    """
-
-    snapshot: "VolumeContentSourceSnapshotSource | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
-
-    volume: "VolumeContentSourceVolumeSource | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
-
-
-default_message_pool.register_message("csi.v1", "VolumeContentSource", VolumeContentSource)
-
-
-@dataclass(eq=False, repr=False)
-class VolumeContentSourceSnapshotSource(betterproto2.Message):
-    snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message("csi.v1", "VolumeContentSource.SnapshotSource", VolumeContentSourceSnapshotSource)
-
-
-@dataclass(eq=False, repr=False)
-class VolumeContentSourceVolumeSource(betterproto2.Message):
-    volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-
-default_message_pool.register_message("csi.v1", "VolumeContentSource.VolumeSource", VolumeContentSourceVolumeSource)
-
-
-@dataclass(eq=False, repr=False)
-class VolumeGroupSnapshot(betterproto2.Message):
-    group_snapshot_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
-
-    snapshots: "list[Snapshot]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
-
-    creation_time: "datetime.datetime | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
-    )
-
-    ready_to_use: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
-
-
-default_message_pool.register_message("csi.v1", "VolumeGroupSnapshot", VolumeGroupSnapshot)
-
-
-@dataclass(eq=False, repr=False)
 class VolumeHealth(betterproto2.Message):
+    """VolumeHealth"""
+
     volume_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     health_statuses: "list[VolumeHealthVolumeHealthEntry]" = betterproto2.field(
@@ -1647,6 +805,8 @@ default_message_pool.register_message("csi.v1", "VolumeHealth", VolumeHealth)
 
 @dataclass(eq=False, repr=False)
 class VolumeHealthVolumeHealthEntry(betterproto2.Message):
+    """VolumeHealthVolumeHealthEntry"""
+
     status: "VolumeHealthErrorType" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: VolumeHealthErrorType(0)
     )
@@ -1675,1133 +835,6 @@ class VolumeUsage(betterproto2.Message):
 
 
 default_message_pool.register_message("csi.v1", "VolumeUsage", VolumeUsage)
-
-
-class ControllerStub(betterproto2_grpclib.ServiceStub):
-    """
-    Calls that need no access to the worker: make, attach and list volumes and snapshots.
-    """
-
-    async def create_volume(
-        self,
-        message: "CreateVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "CreateVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/CreateVolume",
-            message,
-            CreateVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def delete_volume(
-        self,
-        message: "DeleteVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "DeleteVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/DeleteVolume",
-            message,
-            DeleteVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_publish_volume(
-        self,
-        message: "ControllerPublishVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerPublishVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerPublishVolume",
-            message,
-            ControllerPublishVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_unpublish_volume(
-        self,
-        message: "ControllerUnpublishVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerUnpublishVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerUnpublishVolume",
-            message,
-            ControllerUnpublishVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def validate_volume_capabilities(
-        self,
-        message: "ValidateVolumeCapabilitiesRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ValidateVolumeCapabilitiesResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ValidateVolumeCapabilities",
-            message,
-            ValidateVolumeCapabilitiesResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def list_volumes(
-        self,
-        message: "ListVolumesRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ListVolumesResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ListVolumes",
-            message,
-            ListVolumesResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_list_volume_health(
-        self,
-        message: "ControllerListVolumeHealthRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerListVolumeHealthResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerListVolumeHealth",
-            message,
-            ControllerListVolumeHealthResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_get_volume_health(
-        self,
-        message: "ControllerGetVolumeHealthRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerGetVolumeHealthResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerGetVolumeHealth",
-            message,
-            ControllerGetVolumeHealthResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def get_capacity(
-        self,
-        message: "GetCapacityRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "GetCapacityResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/GetCapacity",
-            message,
-            GetCapacityResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_get_capabilities(
-        self,
-        message: "ControllerGetCapabilitiesRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerGetCapabilitiesResponse":
-
-        if message is None:
-            message = ControllerGetCapabilitiesRequest()
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerGetCapabilities",
-            message,
-            ControllerGetCapabilitiesResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def create_snapshot(
-        self,
-        message: "CreateSnapshotRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "CreateSnapshotResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/CreateSnapshot",
-            message,
-            CreateSnapshotResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def delete_snapshot(
-        self,
-        message: "DeleteSnapshotRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "DeleteSnapshotResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/DeleteSnapshot",
-            message,
-            DeleteSnapshotResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def list_snapshots(
-        self,
-        message: "ListSnapshotsRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ListSnapshotsResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ListSnapshots",
-            message,
-            ListSnapshotsResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def get_snapshot(
-        self,
-        message: "GetSnapshotRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "GetSnapshotResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/GetSnapshot",
-            message,
-            GetSnapshotResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_expand_volume(
-        self,
-        message: "ControllerExpandVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerExpandVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerExpandVolume",
-            message,
-            ControllerExpandVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_get_volume(
-        self,
-        message: "ControllerGetVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerGetVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerGetVolume",
-            message,
-            ControllerGetVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def controller_modify_volume(
-        self,
-        message: "ControllerModifyVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ControllerModifyVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Controller/ControllerModifyVolume",
-            message,
-            ControllerModifyVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-
-class GroupControllerStub(betterproto2_grpclib.ServiceStub):
-    """
-    Snapshots of several volumes at one instant.
-    """
-
-    async def group_controller_get_capabilities(
-        self,
-        message: "GroupControllerGetCapabilitiesRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "GroupControllerGetCapabilitiesResponse":
-
-        if message is None:
-            message = GroupControllerGetCapabilitiesRequest()
-
-        return await self._unary_unary(
-            "/csi.v1.GroupController/GroupControllerGetCapabilities",
-            message,
-            GroupControllerGetCapabilitiesResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def create_volume_group_snapshot(
-        self,
-        message: "CreateVolumeGroupSnapshotRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "CreateVolumeGroupSnapshotResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.GroupController/CreateVolumeGroupSnapshot",
-            message,
-            CreateVolumeGroupSnapshotResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def delete_volume_group_snapshot(
-        self,
-        message: "DeleteVolumeGroupSnapshotRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "DeleteVolumeGroupSnapshotResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.GroupController/DeleteVolumeGroupSnapshot",
-            message,
-            DeleteVolumeGroupSnapshotResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def get_volume_group_snapshot(
-        self,
-        message: "GetVolumeGroupSnapshotRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "GetVolumeGroupSnapshotResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.GroupController/GetVolumeGroupSnapshot",
-            message,
-            GetVolumeGroupSnapshotResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-
-class IdentityStub(betterproto2_grpclib.ServiceStub):
-    """
-    Every plug-in has this one, controller and node alike, and both give the same answers.
-    """
-
-    async def get_plugin_info(
-        self,
-        message: "GetPluginInfoRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "GetPluginInfoResponse":
-
-        if message is None:
-            message = GetPluginInfoRequest()
-
-        return await self._unary_unary(
-            "/csi.v1.Identity/GetPluginInfo",
-            message,
-            GetPluginInfoResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def get_plugin_capabilities(
-        self,
-        message: "GetPluginCapabilitiesRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "GetPluginCapabilitiesResponse":
-
-        if message is None:
-            message = GetPluginCapabilitiesRequest()
-
-        return await self._unary_unary(
-            "/csi.v1.Identity/GetPluginCapabilities",
-            message,
-            GetPluginCapabilitiesResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def probe(
-        self,
-        message: "ProbeRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "ProbeResponse":
-
-        if message is None:
-            message = ProbeRequest()
-
-        return await self._unary_unary(
-            "/csi.v1.Identity/Probe",
-            message,
-            ProbeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-
-class NodeStub(betterproto2_grpclib.ServiceStub):
-    """
-    Calls that run on the worker: mount and unmount.
-    """
-
-    async def node_stage_volume(
-        self,
-        message: "NodeStageVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeStageVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeStageVolume",
-            message,
-            NodeStageVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_unstage_volume(
-        self,
-        message: "NodeUnstageVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeUnstageVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeUnstageVolume",
-            message,
-            NodeUnstageVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_publish_volume(
-        self,
-        message: "NodePublishVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodePublishVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodePublishVolume",
-            message,
-            NodePublishVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_unpublish_volume(
-        self,
-        message: "NodeUnpublishVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeUnpublishVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeUnpublishVolume",
-            message,
-            NodeUnpublishVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_get_volume_stats(
-        self,
-        message: "NodeGetVolumeStatsRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeGetVolumeStatsResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeGetVolumeStats",
-            message,
-            NodeGetVolumeStatsResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_get_volume_health(
-        self,
-        message: "NodeGetVolumeHealthRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeGetVolumeHealthResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeGetVolumeHealth",
-            message,
-            NodeGetVolumeHealthResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_get_storage_health(
-        self,
-        message: "NodeGetStorageHealthRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeGetStorageHealthResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeGetStorageHealth",
-            message,
-            NodeGetStorageHealthResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_expand_volume(
-        self,
-        message: "NodeExpandVolumeRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeExpandVolumeResponse":
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeExpandVolume",
-            message,
-            NodeExpandVolumeResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_get_capabilities(
-        self,
-        message: "NodeGetCapabilitiesRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeGetCapabilitiesResponse":
-
-        if message is None:
-            message = NodeGetCapabilitiesRequest()
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeGetCapabilities",
-            message,
-            NodeGetCapabilitiesResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-    async def node_get_info(
-        self,
-        message: "NodeGetInfoRequest | None" = None,
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "NodeGetInfoResponse":
-
-        if message is None:
-            message = NodeGetInfoRequest()
-
-        return await self._unary_unary(
-            "/csi.v1.Node/NodeGetInfo",
-            message,
-            NodeGetInfoResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        )
-
-
-class SnapshotMetadataStub(betterproto2_grpclib.ServiceStub):
-    """
-    Which blocks of a snapshot hold data, for backup programs. The answers are streams.
-    """
-
-    async def get_metadata_allocated(
-        self,
-        message: "GetMetadataAllocatedRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "AsyncIterator[GetMetadataAllocatedResponse]":
-
-        async for response in self._unary_stream(
-            "/csi.v1.SnapshotMetadata/GetMetadataAllocated",
-            message,
-            GetMetadataAllocatedResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        ):
-            yield response
-
-    async def get_metadata_delta(
-        self,
-        message: "GetMetadataDeltaRequest",
-        *,
-        timeout: "float | None" = None,
-        deadline: "Deadline | None" = None,
-        metadata: "MetadataLike | None" = None,
-    ) -> "AsyncIterator[GetMetadataDeltaResponse]":
-
-        async for response in self._unary_stream(
-            "/csi.v1.SnapshotMetadata/GetMetadataDelta",
-            message,
-            GetMetadataDeltaResponse,
-            timeout=timeout,
-            deadline=deadline,
-            metadata=metadata,
-        ):
-            yield response
-
-
-from ...google import protobuf as __google__protobuf__
-
-
-class ControllerBase(betterproto2_grpclib.ServiceBase):
-    """
-    Calls that need no access to the worker: make, attach and list volumes and snapshots.
-    """
-
-    async def create_volume(self, message: "CreateVolumeRequest") -> "CreateVolumeResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def delete_volume(self, message: "DeleteVolumeRequest") -> "DeleteVolumeResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_publish_volume(
-        self, message: "ControllerPublishVolumeRequest"
-    ) -> "ControllerPublishVolumeResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_unpublish_volume(
-        self, message: "ControllerUnpublishVolumeRequest"
-    ) -> "ControllerUnpublishVolumeResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def validate_volume_capabilities(
-        self, message: "ValidateVolumeCapabilitiesRequest"
-    ) -> "ValidateVolumeCapabilitiesResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def list_volumes(self, message: "ListVolumesRequest") -> "ListVolumesResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_list_volume_health(
-        self, message: "ControllerListVolumeHealthRequest"
-    ) -> "ControllerListVolumeHealthResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_get_volume_health(
-        self, message: "ControllerGetVolumeHealthRequest"
-    ) -> "ControllerGetVolumeHealthResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def get_capacity(self, message: "GetCapacityRequest") -> "GetCapacityResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_get_capabilities(
-        self, message: "ControllerGetCapabilitiesRequest"
-    ) -> "ControllerGetCapabilitiesResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def create_snapshot(self, message: "CreateSnapshotRequest") -> "CreateSnapshotResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def delete_snapshot(self, message: "DeleteSnapshotRequest") -> "DeleteSnapshotResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def list_snapshots(self, message: "ListSnapshotsRequest") -> "ListSnapshotsResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def get_snapshot(self, message: "GetSnapshotRequest") -> "GetSnapshotResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_expand_volume(
-        self, message: "ControllerExpandVolumeRequest"
-    ) -> "ControllerExpandVolumeResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_get_volume(self, message: "ControllerGetVolumeRequest") -> "ControllerGetVolumeResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def controller_modify_volume(
-        self, message: "ControllerModifyVolumeRequest"
-    ) -> "ControllerModifyVolumeResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def __rpc_create_volume(
-        self, stream: "grpclib.server.Stream[CreateVolumeRequest, CreateVolumeResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.create_volume(request)
-        await stream.send_message(response)
-
-    async def __rpc_delete_volume(
-        self, stream: "grpclib.server.Stream[DeleteVolumeRequest, DeleteVolumeResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.delete_volume(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_publish_volume(
-        self, stream: "grpclib.server.Stream[ControllerPublishVolumeRequest, ControllerPublishVolumeResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_publish_volume(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_unpublish_volume(
-        self, stream: "grpclib.server.Stream[ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_unpublish_volume(request)
-        await stream.send_message(response)
-
-    async def __rpc_validate_volume_capabilities(
-        self, stream: "grpclib.server.Stream[ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.validate_volume_capabilities(request)
-        await stream.send_message(response)
-
-    async def __rpc_list_volumes(
-        self, stream: "grpclib.server.Stream[ListVolumesRequest, ListVolumesResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.list_volumes(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_list_volume_health(
-        self, stream: "grpclib.server.Stream[ControllerListVolumeHealthRequest, ControllerListVolumeHealthResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_list_volume_health(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_get_volume_health(
-        self, stream: "grpclib.server.Stream[ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_get_volume_health(request)
-        await stream.send_message(response)
-
-    async def __rpc_get_capacity(
-        self, stream: "grpclib.server.Stream[GetCapacityRequest, GetCapacityResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.get_capacity(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_get_capabilities(
-        self, stream: "grpclib.server.Stream[ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_get_capabilities(request)
-        await stream.send_message(response)
-
-    async def __rpc_create_snapshot(
-        self, stream: "grpclib.server.Stream[CreateSnapshotRequest, CreateSnapshotResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.create_snapshot(request)
-        await stream.send_message(response)
-
-    async def __rpc_delete_snapshot(
-        self, stream: "grpclib.server.Stream[DeleteSnapshotRequest, DeleteSnapshotResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.delete_snapshot(request)
-        await stream.send_message(response)
-
-    async def __rpc_list_snapshots(
-        self, stream: "grpclib.server.Stream[ListSnapshotsRequest, ListSnapshotsResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.list_snapshots(request)
-        await stream.send_message(response)
-
-    async def __rpc_get_snapshot(
-        self, stream: "grpclib.server.Stream[GetSnapshotRequest, GetSnapshotResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.get_snapshot(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_expand_volume(
-        self, stream: "grpclib.server.Stream[ControllerExpandVolumeRequest, ControllerExpandVolumeResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_expand_volume(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_get_volume(
-        self, stream: "grpclib.server.Stream[ControllerGetVolumeRequest, ControllerGetVolumeResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_get_volume(request)
-        await stream.send_message(response)
-
-    async def __rpc_controller_modify_volume(
-        self, stream: "grpclib.server.Stream[ControllerModifyVolumeRequest, ControllerModifyVolumeResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.controller_modify_volume(request)
-        await stream.send_message(response)
-
-    def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
-        return {
-            "/csi.v1.Controller/CreateVolume": grpclib.const.Handler(
-                self.__rpc_create_volume,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                CreateVolumeRequest,
-                CreateVolumeResponse,
-            ),
-            "/csi.v1.Controller/DeleteVolume": grpclib.const.Handler(
-                self.__rpc_delete_volume,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                DeleteVolumeRequest,
-                DeleteVolumeResponse,
-            ),
-            "/csi.v1.Controller/ControllerPublishVolume": grpclib.const.Handler(
-                self.__rpc_controller_publish_volume,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerPublishVolumeRequest,
-                ControllerPublishVolumeResponse,
-            ),
-            "/csi.v1.Controller/ControllerUnpublishVolume": grpclib.const.Handler(
-                self.__rpc_controller_unpublish_volume,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerUnpublishVolumeRequest,
-                ControllerUnpublishVolumeResponse,
-            ),
-            "/csi.v1.Controller/ValidateVolumeCapabilities": grpclib.const.Handler(
-                self.__rpc_validate_volume_capabilities,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ValidateVolumeCapabilitiesRequest,
-                ValidateVolumeCapabilitiesResponse,
-            ),
-            "/csi.v1.Controller/ListVolumes": grpclib.const.Handler(
-                self.__rpc_list_volumes,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ListVolumesRequest,
-                ListVolumesResponse,
-            ),
-            "/csi.v1.Controller/ControllerListVolumeHealth": grpclib.const.Handler(
-                self.__rpc_controller_list_volume_health,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerListVolumeHealthRequest,
-                ControllerListVolumeHealthResponse,
-            ),
-            "/csi.v1.Controller/ControllerGetVolumeHealth": grpclib.const.Handler(
-                self.__rpc_controller_get_volume_health,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerGetVolumeHealthRequest,
-                ControllerGetVolumeHealthResponse,
-            ),
-            "/csi.v1.Controller/GetCapacity": grpclib.const.Handler(
-                self.__rpc_get_capacity,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                GetCapacityRequest,
-                GetCapacityResponse,
-            ),
-            "/csi.v1.Controller/ControllerGetCapabilities": grpclib.const.Handler(
-                self.__rpc_controller_get_capabilities,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerGetCapabilitiesRequest,
-                ControllerGetCapabilitiesResponse,
-            ),
-            "/csi.v1.Controller/CreateSnapshot": grpclib.const.Handler(
-                self.__rpc_create_snapshot,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                CreateSnapshotRequest,
-                CreateSnapshotResponse,
-            ),
-            "/csi.v1.Controller/DeleteSnapshot": grpclib.const.Handler(
-                self.__rpc_delete_snapshot,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                DeleteSnapshotRequest,
-                DeleteSnapshotResponse,
-            ),
-            "/csi.v1.Controller/ListSnapshots": grpclib.const.Handler(
-                self.__rpc_list_snapshots,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ListSnapshotsRequest,
-                ListSnapshotsResponse,
-            ),
-            "/csi.v1.Controller/GetSnapshot": grpclib.const.Handler(
-                self.__rpc_get_snapshot,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                GetSnapshotRequest,
-                GetSnapshotResponse,
-            ),
-            "/csi.v1.Controller/ControllerExpandVolume": grpclib.const.Handler(
-                self.__rpc_controller_expand_volume,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerExpandVolumeRequest,
-                ControllerExpandVolumeResponse,
-            ),
-            "/csi.v1.Controller/ControllerGetVolume": grpclib.const.Handler(
-                self.__rpc_controller_get_volume,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerGetVolumeRequest,
-                ControllerGetVolumeResponse,
-            ),
-            "/csi.v1.Controller/ControllerModifyVolume": grpclib.const.Handler(
-                self.__rpc_controller_modify_volume,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                ControllerModifyVolumeRequest,
-                ControllerModifyVolumeResponse,
-            ),
-        }
-
-
-class GroupControllerBase(betterproto2_grpclib.ServiceBase):
-    """
-    Snapshots of several volumes at one instant.
-    """
-
-    async def group_controller_get_capabilities(
-        self, message: "GroupControllerGetCapabilitiesRequest"
-    ) -> "GroupControllerGetCapabilitiesResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def create_volume_group_snapshot(
-        self, message: "CreateVolumeGroupSnapshotRequest"
-    ) -> "CreateVolumeGroupSnapshotResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def delete_volume_group_snapshot(
-        self, message: "DeleteVolumeGroupSnapshotRequest"
-    ) -> "DeleteVolumeGroupSnapshotResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def get_volume_group_snapshot(
-        self, message: "GetVolumeGroupSnapshotRequest"
-    ) -> "GetVolumeGroupSnapshotResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def __rpc_group_controller_get_capabilities(
-        self,
-        stream: "grpclib.server.Stream[GroupControllerGetCapabilitiesRequest, GroupControllerGetCapabilitiesResponse]",
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.group_controller_get_capabilities(request)
-        await stream.send_message(response)
-
-    async def __rpc_create_volume_group_snapshot(
-        self, stream: "grpclib.server.Stream[CreateVolumeGroupSnapshotRequest, CreateVolumeGroupSnapshotResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.create_volume_group_snapshot(request)
-        await stream.send_message(response)
-
-    async def __rpc_delete_volume_group_snapshot(
-        self, stream: "grpclib.server.Stream[DeleteVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.delete_volume_group_snapshot(request)
-        await stream.send_message(response)
-
-    async def __rpc_get_volume_group_snapshot(
-        self, stream: "grpclib.server.Stream[GetVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.get_volume_group_snapshot(request)
-        await stream.send_message(response)
-
-    def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
-        return {
-            "/csi.v1.GroupController/GroupControllerGetCapabilities": grpclib.const.Handler(
-                self.__rpc_group_controller_get_capabilities,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                GroupControllerGetCapabilitiesRequest,
-                GroupControllerGetCapabilitiesResponse,
-            ),
-            "/csi.v1.GroupController/CreateVolumeGroupSnapshot": grpclib.const.Handler(
-                self.__rpc_create_volume_group_snapshot,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                CreateVolumeGroupSnapshotRequest,
-                CreateVolumeGroupSnapshotResponse,
-            ),
-            "/csi.v1.GroupController/DeleteVolumeGroupSnapshot": grpclib.const.Handler(
-                self.__rpc_delete_volume_group_snapshot,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                DeleteVolumeGroupSnapshotRequest,
-                DeleteVolumeGroupSnapshotResponse,
-            ),
-            "/csi.v1.GroupController/GetVolumeGroupSnapshot": grpclib.const.Handler(
-                self.__rpc_get_volume_group_snapshot,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                GetVolumeGroupSnapshotRequest,
-                GetVolumeGroupSnapshotResponse,
-            ),
-        }
 
 
 class IdentityBase(betterproto2_grpclib.ServiceBase):
@@ -3056,57 +1089,15 @@ class NodeBase(betterproto2_grpclib.ServiceBase):
         }
 
 
-class SnapshotMetadataBase(betterproto2_grpclib.ServiceBase):
-    """
-    Which blocks of a snapshot hold data, for backup programs. The answers are streams.
-    """
+from ...google import protobuf as __google__protobuf__
 
-    async def get_metadata_allocated(
-        self, message: "GetMetadataAllocatedRequest"
-    ) -> "AsyncIterator[GetMetadataAllocatedResponse]":
+if TYPE_CHECKING:
+    from .rest import *  # noqa: F403
+else:
 
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-        yield GetMetadataAllocatedResponse()
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__} has no attribute {name}")
+        from . import rest
 
-    async def get_metadata_delta(self, message: "GetMetadataDeltaRequest") -> "AsyncIterator[GetMetadataDeltaResponse]":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-        yield GetMetadataDeltaResponse()
-
-    async def __rpc_get_metadata_allocated(
-        self, stream: "grpclib.server.Stream[GetMetadataAllocatedRequest, GetMetadataAllocatedResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        await self._call_rpc_handler_server_stream(
-            self.get_metadata_allocated,
-            stream,
-            request,
-        )
-
-    async def __rpc_get_metadata_delta(
-        self, stream: "grpclib.server.Stream[GetMetadataDeltaRequest, GetMetadataDeltaResponse]"
-    ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        await self._call_rpc_handler_server_stream(
-            self.get_metadata_delta,
-            stream,
-            request,
-        )
-
-    def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
-        return {
-            "/csi.v1.SnapshotMetadata/GetMetadataAllocated": grpclib.const.Handler(
-                self.__rpc_get_metadata_allocated,
-                grpclib.const.Cardinality.UNARY_STREAM,
-                GetMetadataAllocatedRequest,
-                GetMetadataAllocatedResponse,
-            ),
-            "/csi.v1.SnapshotMetadata/GetMetadataDelta": grpclib.const.Handler(
-                self.__rpc_get_metadata_delta,
-                grpclib.const.Cardinality.UNARY_STREAM,
-                GetMetadataDeltaRequest,
-                GetMetadataDeltaResponse,
-            ),
-        }
+        return getattr(rest, name)

@@ -1,0 +1,43 @@
+"""The methods of every CSI service. Generated, DO NOT EDIT!"""
+
+METHODS = {
+    "csi.v1.Identity": ("GetPluginInfo", "GetPluginCapabilities", "Probe"),
+    "csi.v1.Controller": (
+        "CreateVolume",
+        "DeleteVolume",
+        "ControllerPublishVolume",
+        "ControllerUnpublishVolume",
+        "ValidateVolumeCapabilities",
+        "ListVolumes",
+        "ControllerListVolumeHealth",
+        "ControllerGetVolumeHealth",
+        "GetCapacity",
+        "ControllerGetCapabilities",
+        "CreateSnapshot",
+        "DeleteSnapshot",
+        "ListSnapshots",
+        "GetSnapshot",
+        "ControllerExpandVolume",
+        "ControllerGetVolume",
+        "ControllerModifyVolume",
+    ),
+    "csi.v1.GroupController": (
+        "GroupControllerGetCapabilities",
+        "CreateVolumeGroupSnapshot",
+        "DeleteVolumeGroupSnapshot",
+        "GetVolumeGroupSnapshot",
+    ),
+    "csi.v1.SnapshotMetadata": ("GetMetadataAllocated", "GetMetadataDelta"),
+    "csi.v1.Node": (
+        "NodeStageVolume",
+        "NodeUnstageVolume",
+        "NodePublishVolume",
+        "NodeUnpublishVolume",
+        "NodeGetVolumeStats",
+        "NodeGetVolumeHealth",
+        "NodeGetStorageHealth",
+        "NodeExpandVolume",
+        "NodeGetCapabilities",
+        "NodeGetInfo",
+    ),
+}
