@@ -133,7 +133,7 @@ class Assembly:
             for name, port in container.ports.items():
                 self.recorder.port(f"{container.program.name}-{name}", port)
         self.recorder.follow(processes)
-        self.recorder.step("controller, csi-provisioner and csi-attacher are started")
+        self.recorder.step("controller, csi-provisioner, csi-attacher and csi-resizer are started")
 
     async def _through_gateway(self, infra: ControlPlane, kubeconfig: Path) -> Path:
         """The controller's credential in the management cluster, by way of a gateway that takes faults."""

@@ -21,7 +21,7 @@ from e2e.lab.manifests import ManifestError
 from e2e.lab.ports import Ports
 from e2e.lab.processes import Pause, Processes, Program
 
-SIDECARS = ("csi-provisioner", "csi-attacher")
+SIDECARS = ("csi-provisioner", "csi-attacher", "csi-resizer")
 DRIVER_IMAGE = "kubevirt-csi"
 INFRA_KUBECONFIG_FLAG = "--infra-cluster-kubeconfig"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0

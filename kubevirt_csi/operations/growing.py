@@ -28,8 +28,8 @@ SIZE_WAIT_SECONDS = 60.0
 """How long the guest may take to see a disk's new size; kubelet waits for two minutes, and asks again."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
-UNUSED_BYTES = MIB
-"""Less than this at a disk's end is no reason to grow a file system: each leaves some of it by its own rules."""
+UNUSED_BYTES = 16 * MIB
+"""Less than this at a disk's end is no reason to grow a file system: mkfs leaves some of it by its own and our rules."""
 HEALTH_SOURCE = "growth"
 
 
@@ -73,7 +73,7 @@ class Growing:
 
         Raises:
             NotFound: nothing is mounted at the path.
-                OutOfRange: the disk is larger than the limit.
+            OutOfRange: the disk is larger than the limit.
             Unavailable: the disk has not grown yet, or has left.
             Internal: the file system does not grow, or what is mounted there is another volume's.
         """

@@ -84,10 +84,6 @@ class Disks:
         os.truncate(disk.image, size)
         await self.node.machines.resize(self.node.vm, disk.plug, size)
 
-    async def slow_down(self, disk: PluggedDisk, *, requests_a_second: int) -> None:
-        """A disk behind a storage that is busy with others."""
-        await self.node.machines.throttle(self.node.vm, disk.plug, requests_a_second=requests_a_second)
-
     async def names(self) -> frozenset[str]:
         """The guest's scsi and virtio disks."""
         return frozenset((await self.node.sh("cd /sys/block; ls -d [sv]d*")).split())

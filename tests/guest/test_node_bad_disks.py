@@ -147,23 +147,6 @@ async def test_a_hung_disk_is_told_as_ill_and_holds_up_its_own_volume_only(node:
         assert await node.mount_points() == []
 
 
-async def test_a_disk_that_is_unplugged_during_mkfs_ends_the_call_and_is_formatted_when_it_is_back(
-    node: GuestNode, disks: Disks
-) -> None:
-    volume = Volume(node=node)
-    disk = await disks.plug(volume)
-    await disks.slow_down(disk, requests_a_second=20)
-    async with volume.being_staged() as call:
-        await node.until(f"grep -qs {disk.device} {PROGRAMS_LOG}")
-        await disks.unplug(disk)
-    assert isinstance(call.exception(), GRPCError)
-    await disks.plug(volume, image=disk.image)
-    await volume.stage()
-    await volume.publish()
-    await volume.write("after")
-    assert await volume.read() == "after"
-
-
 async def test_a_medium_error_is_never_taken_for_blank(node: GuestNode) -> None:
     async with scsi_debug(node) as serial:
         volume = Volume(node=node, serial=serial, size=32 * MIB)

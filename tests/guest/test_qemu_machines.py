@@ -107,11 +107,6 @@ async def test_a_disk_that_is_not_plugged_cannot_be_resized(machines: QemuMachin
         await machines.resize(VM, "a", 2**20)
 
 
-async def test_a_disk_that_is_not_plugged_cannot_be_made_slow(machines: QemuMachines) -> None:
-    with pytest.raises(MachineError, match="worker-1: disk a is not plugged, so it cannot be made slow"):
-        await machines.throttle(VM, "a", requests_a_second=1)
-
-
 async def test_the_plugged_disks_are_known_by_their_names(machines: QemuMachines, plug: Plug) -> None:
     await plug("a", "scsi")
     assert machines.plugged(VM) == {"a"}

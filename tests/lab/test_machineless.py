@@ -137,7 +137,7 @@ async def test_a_pod_waits_for_its_claim_and_starts_when_the_claim_comes(cluster
 
 
 async def test_status_names_what_runs_and_down_leaves_no_process(lab: LabCommands) -> None:
-    programs = ("tenant-kube-scheduler", "kubevirt", "driver", "csi-provisioner", "csi-attacher")
+    programs = ("tenant-kube-scheduler", "kubevirt", "driver", "csi-provisioner", "csi-attacher", "csi-resizer")
     told = lab.run("status")
     assert [name for name in programs if f"{name} " not in told] == []
     init = lab.state().init

@@ -89,20 +89,6 @@ class Plugs:
             raise MachineError(f"{self._vm}: disk {name} is not plugged, so it cannot be resized")
         await self._monitor.execute("block_resize", {"node-name": self._plugged[name].node, "size": size})
 
-    async def throttle(self, name: str, *, requests_a_second: int) -> None:
-        """Lets the disk carry out so many requests a second and no more, until it is unplugged.
-
-        Raises:
-            MachineError: no such disk is plugged, or QEMU refused.
-        """
-        if name not in self._plugged:
-            raise MachineError(f"{self._vm}: disk {name} is not plugged, so it cannot be made slow")
-        unlimited = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
-        plugged = self._plugged[name]
-        # A virtio disk is two devices for QEMU; the inner one has the disk.
-        device = plugged.device if plugged.port is None else f"{plugged.device}/virtio-backend"
-        await self._monitor.execute("block_set_io_throttle", {"id": device, "iops": requests_a_second, **unlimited})
-
     @property
     def names(self) -> AbstractSet[str]:
         """The names of the plugged disks."""

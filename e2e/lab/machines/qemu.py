@@ -127,16 +127,6 @@ class QemuMachines(Machines):
         async with machine.lock:
             await _plugs(machine).resize(name, size)
 
-    async def throttle(self, vm: str, name: str, *, requests_a_second: int) -> None:
-        """Makes the plugged disk a slow one, until it is unplugged.
-
-        Raises:
-            MachineError: the machine does not run, no such disk is plugged, or QEMU refused.
-        """
-        machine = self._machine(vm)
-        async with machine.lock:
-            await _plugs(machine).throttle(name, requests_a_second=requests_a_second)
-
     def plugged(self, vm: str) -> AbstractSet[str]:
         machine = self._machine(vm)
         return set(machine.plugs.names) if machine.plugs is not None and _runs(machine) else set()

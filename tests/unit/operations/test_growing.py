@@ -152,6 +152,7 @@ async def test_a_disk_that_has_gone_is_no_success(host: FakeHost, node: FakeNode
 
 async def test_every_stage_grows_a_file_system_that_is_smaller_than_its_disk(host: FakeHost, node: FakeNode) -> None:
     """A volume restored from a smaller snapshot, or grown while it was attached nowhere."""
+    host.change("vdb", size_bytes=32 * MIB)
     host.disks["vdb"].sign("ext4")
     host.disks["vdb"].spans = 4 * MIB
     await node.staging.stage(volume(content=Content.SOURCE))
@@ -164,8 +165,9 @@ async def test_every_stage_grows_a_file_system_that_is_smaller_than_its_disk(hos
 
 
 async def test_what_a_file_system_leaves_unused_at_the_end_is_not_grown_into(host: FakeHost, node: FakeNode) -> None:
+    host.change("vdb", size_bytes=32 * MIB)
     host.disks["vdb"].sign("ext4")
-    host.disks["vdb"].spans = 8 * MIB - 4096
+    host.disks["vdb"].spans = 17 * MIB
     await node.staging.stage(volume(content=Content.USED))
     assert grown(host) == []
 
@@ -174,6 +176,7 @@ async def test_what_a_file_system_leaves_unused_at_the_end_is_not_grown_into(hos
 async def test_a_growth_that_fails_keeps_no_volume_from_being_mounted_and_is_told_until_a_stage_makes_it_good(
     host: FakeHost, node: FakeNode, method: str
 ) -> None:
+    host.change("vdb", size_bytes=32 * MIB)
     host.disks["vdb"].sign("ext4")
     host.disks["vdb"].spans = 4 * MIB
     host.before["mount"] = lambda: host.failures.update({method: Unavailable("it hangs")})
@@ -183,7 +186,7 @@ async def test_a_growth_that_fails_keeps_no_volume_from_being_mounted_and_is_tol
     assert (ailment.reason, "it hangs" in ailment.message) == (Reason.GROWTH_FAILED, True)
     await node.staging.stage(volume(content=Content.USED))
     assert node.health.of("pvc-1") == ()
-    assert host.disks["vdb"].spans == 8 * MIB
+    assert host.disks["vdb"].spans == 32 * MIB
 
 
 async def test_an_expansion_whose_file_system_does_not_grow_fails_and_is_told_until_one_succeeds(
