@@ -29,7 +29,7 @@ SIZE_WAIT_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 UNUSED_BYTES = 16 * MIB
-"""Less than this at a disk's end is no reason to grow a file system: mkfs leaves some of it by its own and our rules."""
+"""Less than this at a disk's end is no reason to grow a file system: mkfs leaves some of it, by its rules and ours."""
 HEALTH_SOURCE = "growth"
 
 
