@@ -11,7 +11,7 @@ mount(8) is kept from helpers and from /run/mount (``-i``, ``-n``), and from /et
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ UNMOUNT_SECONDS = 300.0
 """An unmount writes what is dirty."""
 TABLE = Path("/proc/self/mountinfo")
 TABLE_SECONDS = 10.0
+MOST_READINGS = 5
 
 _PLAIN = ("-i", "-n")
 _DAMAGED = ("corrupted filesystem", "Structure needs cleaning", "Bad message")
@@ -136,8 +137,23 @@ class HostMounts:
             await self._places.remove(place)
 
 
+def settled(read: Callable[[], bytes]) -> bytes:
+    """What was read twice alike, or the last of a few readings of something that never rests.
+
+    A table longer than a page is read in pieces, and kernels before 5.8 leave mounts out when others go in between.
+    Source: kernel commit 9f6c61f96f2d ("proc/mounts: add cursor").
+    """
+    text = read()
+    for _ in range(MOST_READINGS - 1):
+        again = read()
+        if again == text:
+            break
+        text = again
+    return text
+
+
 def _read_table() -> MountTable:
-    text = TABLE.read_bytes().decode(errors="surrogateescape")  # names of folders are bytes
+    text = settled(TABLE.read_bytes).decode(errors="surrogateescape")  # names of folders are bytes
     return MountTable(tuple(_with_disk(entry) for entry in MountTable.parse(text).entries))
 
 

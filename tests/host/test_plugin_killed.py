@@ -176,7 +176,7 @@ async def chain(table: Iterable[Schedule], failures: list[str], *, expands: bool
                 return  # this machine is not as it should be
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_plugin_that_is_killed_at_any_change_loses_nothing(
     capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
