@@ -15,6 +15,8 @@ from enum import Enum
 from kubevirt_csi.domain.infra_volumes import LOST, Claim
 
 RESIZE_PENDING = "FileSystemResizePending"
+UNUSED = "Unused"
+"""Tells since when no pod uses the claim, which in the infra cluster is no news of its growth."""
 INFEASIBLE = "Infeasible"
 """How ClaimResourceStatus says that the storage will not do it: ControllerResizeInfeasible, NodeResizeInfeasible."""
 
@@ -57,5 +59,6 @@ def describe(claim: Claim) -> str:
     """Sizes, state and the texts of the storage's own errors; for people."""
     words = [f"its claim asks for {claim.size_bytes} bytes and has {claim.capacity_bytes or 0}"]
     words += [claim.resize_state] if claim.resize_state else []
-    words += [f"{each.type}: {each.message}" for each in claim.conditions if each.status == "True" and each.message]
+    told = [each for each in claim.conditions if each.status == "True" and each.message and each.type != UNUSED]
+    words += [f"{each.type}: {each.message}" for each in told]
     return "; ".join(words)

@@ -101,24 +101,32 @@ class OpenDevice:
             position += length
             yield position
 
-    async def read_mark(self) -> str | None:
-        """The volume id in the mark of a started format; None when there is no mark, nor room for one."""
-        if self._disk.size_bytes < 2 * MIB:
+    async def read_mark(self, *, of_size: int | None = None) -> str | None:
+        """The volume id in the mark of a started format; None when there is no mark, nor room for one.
+
+        ``of_size`` looks where the mark was written when the disk had this size.
+        """
+        start = self._place_of_mark(of_size)
+        if start is None:
             return None
-        block = await self._on(os.O_RDONLY | os.O_DIRECT, self._read_mark_block, what="reading the mark of")
+        what = "reading the mark of"
+        block = await self._on(
+            os.O_RDONLY | os.O_DIRECT, lambda fd: _read(fd, start=start, length=MARK_BYTES), what=what
+        )
         return _volume_in(block)
 
     async def write_mark(self, volume_id: str) -> None:
         """Writes the mark and flushes it to the disk. The device must not be in use."""
-        await self._write_mark_block(_mark(volume_id))
+        await self._write_mark_block(_mark(volume_id), start=self._disk.size_bytes - MIB)
 
-    async def erase_mark(self, volume_id: str) -> None:
+    async def erase_mark(self, volume_id: str, *, of_size: int | None = None) -> None:
         """Replaces the volume's mark by zeroes and flushes them; a mark that mkfs has overwritten is no error.
 
         Only a mark that is still there is erased: where it was, the new file system may keep data of its own.
         """
-        if await self.read_mark() == volume_id:
-            await self._write_mark_block(bytes(MARK_BYTES))
+        start = self._place_of_mark(of_size)
+        if start is not None and await self.read_mark(of_size=of_size) == volume_id:
+            await self._write_mark_block(bytes(MARK_BYTES), start=start)
 
     async def flush(self) -> None:
         """Writes everything that the kernel still holds back for this device to it."""
@@ -131,12 +139,13 @@ class OpenDevice:
             what=f"reading at {position} of",
         )
 
-    def _read_mark_block(self, fd: int) -> bytes:
-        return _read(fd, start=self._disk.size_bytes - MIB, length=MARK_BYTES)
+    def _place_of_mark(self, of_size: int | None) -> int | None:
+        """Where the mark lies on a disk of this size; None where this one cannot have or read it."""
+        size = self._disk.size_bytes if of_size is None else of_size
+        fits = 2 * MIB <= size <= self._disk.size_bytes
+        return size - MIB if fits and (of_size is None or size % MARK_BYTES == 0) else None
 
-    async def _write_mark_block(self, block: bytes) -> None:
-        start = self._disk.size_bytes - MIB
-
+    async def _write_mark_block(self, block: bytes, *, start: int) -> None:
         def write(fd: int) -> None:
             with mmap.mmap(-1, MARK_BYTES) as buffer:  # O_DIRECT wants aligned memory
                 buffer[:] = block

@@ -75,11 +75,17 @@ class Formatting:
             disk=disk,
             probe=probe,
             written=await device.first_written(telltales(disk.size_bytes)) if nothing else None,
-            mark=await device.read_mark(),
+            mark=await self._mark(device, wanted),
             recorded=await self._records.recall(wanted.volume_id) is not None,
             context=wanted.context,
             requested=wanted.fs_type,
         )
+
+    async def _mark(self, device: Device, wanted: Wanted) -> str | None:
+        mark = await device.read_mark()
+        if mark is None and (earlier := _earlier_size(device.disk, wanted)):
+            mark = await device.read_mark(of_size=earlier)
+        return mark
 
     async def _require_whole(self, disk: Disk, fs_type: str, wanted: Wanted) -> None:
         """A file system that reaches over the end of its disk has lost its end: every use of it makes that worse."""
@@ -110,6 +116,8 @@ class Formatting:
         await device.verify()
         context.mark_written()
         await device.write_mark(wanted.volume_id)
+        if earlier := _earlier_size(disk, wanted):
+            await device.erase_mark(wanted.volume_id, of_size=earlier)
         if permission.wipe:
             await self._filesystems.wipe(disk)
         await self._filesystems.make(disk, fs_type, options=options)
@@ -138,3 +146,12 @@ class Formatting:
                 f"volume {wanted.volume_id} has been used before, and its disk {disk} shows no file system but holds "
                 f"data after byte {position}; it is not formatted. {how_to_override(wanted.context)}"
             )
+
+
+def _earlier_size(disk: Disk, wanted: Wanted) -> int:
+    """The bytes that the disk had when it was attached, if it has grown since; else 0.
+
+    The mark lies near the end, so a mkfs that was killed before the growth has left it where that end was.
+    """
+    promised = wanted.context.size_bytes
+    return promised if promised < disk.size_bytes else 0

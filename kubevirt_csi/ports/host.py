@@ -46,13 +46,16 @@ class Device(Protocol):
         The iteration ends early where something else than zero was read.
         """
 
-    async def read_mark(self) -> str | None:
-        """The volume id in the mark of a started format; None when there is no mark."""
+    async def read_mark(self, *, of_size: int | None = None) -> str | None:
+        """The volume id in the mark of a started format; None when there is no mark.
+
+        ``of_size`` looks where the mark was written when the disk had this size (bytes), before it has grown.
+        """
 
     async def write_mark(self, volume_id: str) -> None:
         """Writes the mark and flushes it to the disk. The device must not be in use."""
 
-    async def erase_mark(self, volume_id: str) -> None:
+    async def erase_mark(self, volume_id: str, *, of_size: int | None = None) -> None:
         """Replaces the volume's mark by zeroes and flushes them; a mark that mkfs has overwritten is no error."""
 
     async def flush(self) -> None:

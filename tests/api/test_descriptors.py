@@ -127,13 +127,13 @@ def test_ours_states_nothing_else_but_the_listed_additions(ours: dict[str, str],
     assert {name for name in beyond if not name.startswith("VolumeCondition.")} == ADDED
 
 
-def test_the_additions_are_those_of_the_version_that_kubelet_is_built_with(
+def test_the_additions_are_those_of_the_version_that_older_kubelets_are_built_with(
     ours: dict[str, str], tmp_path: Path
 ) -> None:
-    source = module_folder("kubernetes", "github.com/container-storage-interface/spec") / "csi.proto"
-    kubelets = statements(compiled(source, tmp_path / "csi"))
+    source = module_folder("older-csi", "github.com/container-storage-interface/spec") / "csi.proto"
+    older = statements(compiled(source, tmp_path / "csi"))
     names = ADDED | {"VolumeCondition.abnormal", "VolumeCondition.message"}
-    assert {name: ours[name] for name in names} == {name: kubelets[name] for name in names}
+    assert {name: ours[name] for name in names} == {name: older[name] for name in names}
 
 
 def test_the_registration_states_what_kubelets_states(tmp_path: Path) -> None:

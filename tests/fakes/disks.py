@@ -78,20 +78,24 @@ class FakeDevice:
             position += READ_STEP
             yield position
 
-    async def read_mark(self) -> str | None:
-        block = bytes(self.fake.content[-MIB : -MIB + 64])
+    async def read_mark(self, *, of_size: int | None = None) -> str | None:
+        block = bytes(self.fake.content[self._mark(of_size)])
         return block[5:].rstrip(b"\0").decode() if block.startswith(b"MARK ") else None
 
     async def write_mark(self, volume_id: str) -> None:
         self.host._enter("write_mark")
         self.host.calls.append("mark")
-        self.fake.content[-MIB : -MIB + 64] = f"MARK {volume_id}".encode().ljust(64, b"\0")
+        self.fake.content[self._mark(None)] = f"MARK {volume_id}".encode().ljust(64, b"\0")
 
-    async def erase_mark(self, volume_id: str) -> None:
+    async def erase_mark(self, volume_id: str, *, of_size: int | None = None) -> None:
         self.host._enter("erase_mark")
-        if await self.read_mark() == volume_id:
+        if await self.read_mark(of_size=of_size) == volume_id:
             self.host.calls.append("erase mark")
-            self.fake.content[-MIB : -MIB + 64] = bytes(64)
+            self.fake.content[self._mark(of_size)] = bytes(64)
+
+    def _mark(self, of_size: int | None) -> slice:
+        start = (of_size or len(self.fake.content)) - MIB
+        return slice(start, start + 64)
 
     async def flush(self) -> None:
         self.host._enter("flush")

@@ -128,6 +128,22 @@ async def test_what_a_cut_off_mkfs_left_is_gone_when_another_type_is_made(
     assert disk.read(SMALLEST_XFS - MIB, MARK_BYTES) == bytes(MARK_BYTES)
 
 
+@pytest.mark.parametrize("fs_type", FILE_SYSTEMS)
+async def test_a_mkfs_that_was_cut_off_before_its_disk_grew_is_repeated(plugin: Plugin, fs_type: str) -> None:
+    disk = await marked(plugin, SMALLEST_XFS)
+    await plugin.filesystems.make(await the_disk(plugin), fs_type)
+    plugin.machine.grow(disk, 2 * SMALLEST_XFS)
+    plugin.commands.ran.clear()
+    volume = PodVolume(plugin, fs_type=fs_type, size=SMALLEST_XFS)
+    await volume.stage()
+    assert plugin.commands.made() == [MKFS[fs_type]]
+    async with plugin.disks.opened(await the_disk(plugin)) as device:
+        assert await device.read_mark() is None
+        assert await device.read_mark(of_size=SMALLEST_XFS) is None
+    await volume.unstage()
+    run(*SOUND[fs_type], str(disk.path))
+
+
 async def test_the_mark_of_another_volume_does_not_cover_a_file_system(plugin: Plugin) -> None:
     await marked(plugin, SMALLEST_XFS)
     await plugin.filesystems.make(await the_disk(plugin), "ext4")

@@ -120,3 +120,23 @@ async def test_a_cancelled_format_leaves_a_mark_that_the_next_attempt_goes_by(no
     assert node.host.mounts == []
     await node.staging.stage(volume(content=Content.USED))
     assert node.host.formats() == ["make ext4 on vdb"] * 2
+
+
+async def test_a_format_that_was_cut_off_before_the_disk_grew_is_repeated_and_leaves_no_mark(node: FakeNode) -> None:
+    disk = node.host.plug("vdb", serial=SERIAL)
+    node.host.failures["erase_mark"] = Unavailable("the plug-in was killed")
+    with pytest.raises(Unavailable):
+        await node.staging.stage(volume(size=8 * MIB))
+    node.host.change("vdb", size_bytes=32 * MIB)
+    await node.staging.stage(volume(size=8 * MIB))
+    assert node.host.formats() == ["make ext4 on vdb"] * 2
+    assert b"MARK" not in disk.content
+
+
+async def test_on_a_disk_that_has_grown_the_mark_of_another_volume_covers_nothing(node: FakeNode) -> None:
+    disk = node.host.plug("vdb", serial=SERIAL)
+    node.host.change("vdb", size_bytes=32 * MIB)
+    disk.sign("ext4")
+    disk.content[7 * MIB : 7 * MIB + 10] = b"MARK pvc-9"
+    await node.staging.stage(volume(size=8 * MIB))
+    assert node.host.formats() == []
