@@ -40,8 +40,9 @@ _MAGIC = b"kubevirt-csi format started\n"
 class OpenDevice:
     """Implements ``ports.host.Device``."""
 
-    def __init__(self, disk: Disk, *, read_again: Callable[[Disk], Disk]) -> None:
+    def __init__(self, disk: Disk, *, pin: FileIO, read_again: Callable[[Disk], Disk]) -> None:
         self._disk = disk
+        self._pin = pin
         self._read_again = read_again
 
     @classmethod
@@ -50,7 +51,7 @@ class OpenDevice:
         """Opens the disk, and closes it at the end. ``read_again`` reads a disk's identity anew from the kernel."""
         pin = await blocking.call(lambda: _pin(disk), what=f"opening {disk.path}", timeout=IO_SECONDS)
         try:
-            yield cls(disk, read_again=read_again)
+            yield cls(disk, pin=pin, read_again=read_again)
         finally:
             await blocking.call(pin.close, what=f"closing {disk.path}", timeout=IO_SECONDS)
 
@@ -129,8 +130,20 @@ class OpenDevice:
             await self._write_mark_block(bytes(MARK_BYTES), start=start)
 
     async def flush(self) -> None:
-        """Writes everything that the kernel still holds back for this device to it."""
-        await self._on(os.O_RDONLY, os.fsync, what="flushing", timeout=FLUSH_SECONDS)
+        """Writes everything that the kernel still holds back for this device to it.
+
+        It is told of every write that failed since the disk was opened, also when mkfs has heard of it and gone on: the
+        kernel tells each open file once, and one that is opened later nothing. Source: kernel lib/errseq.c.
+        """
+        opened = os.dup(self._pin.fileno())  # the thread's own, which it closes even when nobody waits any more
+
+        def work() -> None:
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
+        await blocking.call(work, what=f"flushing {self._disk.path}", timeout=FLUSH_SECONDS)
 
     async def _chunk_is_zero(self, position: int, length: int) -> bool:
         return await self._on(
