@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import structlog
@@ -29,15 +30,10 @@ from kubevirt_csi.host.usage import HostUsage
 from kubevirt_csi.observe.health import Pages, Readiness
 from kubevirt_csi.observe.http_threaded import HttpServer
 from kubevirt_csi.observe.metrics import AbnormalVolumes, Metrics
-from kubevirt_csi.operations.formatting import Formatting
-from kubevirt_csi.operations.growing import Growing
 from kubevirt_csi.operations.health import VolumeHealth
-from kubevirt_csi.operations.limiting import VolumeLimit
-from kubevirt_csi.operations.publishing import Publishing
-from kubevirt_csi.operations.staging import Staging
+from kubevirt_csi.operations.node import NodeOperations
 from kubevirt_csi.operations.trimming import Trimming
-from kubevirt_csi.operations.unstaging import Unstaging
-from kubevirt_csi.operations.usage import VolumeUsage
+from kubevirt_csi.ports.host import Host
 from kubevirt_csi.rpc.serving import RpcServer, csi_services, termination
 from kubevirt_csi.services import registration
 from kubevirt_csi.services.identity import IdentityService
@@ -72,7 +68,11 @@ async def _serve(settings: NodeSettings, terminated: asyncio.Event) -> int:
     _check_tools(commands, readiness)
     health = VolumeHealth()
     metrics.registry.register(AbnormalVolumes(lambda: [(volume, why.value) for volume, why in health.abnormal()]))
-    service, trims = await _node_service(settings, identity, commands, health)
+    host = await worker(
+        commands, sysfs_root=settings.sysfs_root, dev_root=settings.dev_root, state_dir=settings.state_dir
+    )
+    operations = NodeOperations(host, health=health, max_disks=settings.max_disks)
+    service = NodeService(node_id=identity.node_id, topology=identity.topology, operations=operations)
     server = RpcServer(
         endpoint=settings.endpoint,
         services=csi_services(identity=IdentityService(ready=lambda: readiness.ready), node=service),
@@ -90,7 +90,7 @@ async def _serve(settings: NodeSettings, terminated: asyncio.Event) -> int:
     try:
         await server.start()
         await kubelet.start()
-        await until_terminated(terminated, background=background(settings, trims))
+        await until_terminated(terminated, background=background(settings, operations.trimming))
     finally:
         await kubelet.stop(grace_seconds=UNREGISTER_SECONDS)
         await server.stop(grace_seconds=settings.grace_period_seconds)
@@ -138,48 +138,19 @@ def _check_tools(commands: Commands, readiness: Readiness) -> None:
         readiness.set(TOOLS, ready=True, reason="all found")
 
 
-async def _node_service(
-    settings: NodeSettings, identity: NodeIdentity, commands: Commands, health: VolumeHealth
-) -> tuple[NodeService, Trimming]:
+async def worker(commands: Commands, *, sysfs_root: Path, dev_root: Path, state_dir: Path) -> Host:
+    """The adapters to this worker's operating system."""
     places = HostPlaces()
-    disks = SysfsDisks(sysfs_root=settings.sysfs_root, dev_root=settings.dev_root)
-    host_mounts = HostMounts(commands, places=places, workspace=settings.state_dir / "mounts")
-    records = HostRecords(settings.state_dir / "volumes")
+    host_mounts = HostMounts(commands, places=places, workspace=state_dir / "mounts")
     await host_mounts.open()
-    host_filesystems = HostFilesystems(commands)
-    formatting = Formatting(filesystems=host_filesystems, records=records)
-    growing = Growing(
-        disks=disks,
-        filesystems=host_filesystems,
+    return Host(
+        disks=SysfsDisks(sysfs_root=sysfs_root, dev_root=dev_root),
+        hotplug=SysfsHotplug(sysfs_root=sysfs_root),
+        filesystems=HostFilesystems(commands),
+        resizing=HostResizing(commands, sysfs_root=sysfs_root),
+        trimmer=HostTrimmer(commands),
         mounts=host_mounts,
         places=places,
-        records=records,
-        resizing=HostResizing(commands, sysfs_root=settings.sysfs_root),
-        health=health,
+        usage=HostUsage(sysfs_root=sysfs_root, dev_root=dev_root),
+        records=HostRecords(state_dir / "volumes"),
     )
-    trims = Trimming(disks=disks, mounts=host_mounts, records=records, trimmer=HostTrimmer(commands))
-    staging = Staging(
-        disks=disks, formatting=formatting, growing=growing, mounts=host_mounts, places=places, records=records
-    )
-    service = NodeService(
-        node_id=identity.node_id,
-        topology=identity.topology,
-        limit=VolumeLimit(disks=disks, hotplug=SysfsHotplug(sysfs_root=settings.sysfs_root), limit=settings.max_disks),
-        staging=staging,
-        growing=growing,
-        unstaging=Unstaging(
-            disks=disks, formatting=formatting, mounts=host_mounts, places=places, records=records, trimming=trims
-        ),
-        publishing=Publishing(
-            staging=staging, trimming=trims, disks=disks, mounts=host_mounts, places=places, records=records
-        ),
-        usage=VolumeUsage(
-            mounts=host_mounts,
-            places=places,
-            usage=HostUsage(sysfs_root=settings.sysfs_root, dev_root=settings.dev_root),
-            health=health,
-            records=records,
-        ),
-        health=health,
-    )
-    return service, trims

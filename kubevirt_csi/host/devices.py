@@ -170,8 +170,8 @@ class OpenDevice:
 
         await self._on(os.O_RDWR | os.O_EXCL | os.O_DIRECT, write, what="writing the mark of")
 
-    async def _on(self, flags: int, use: Callable[[int], T], *, what: str, timeout: float = IO_SECONDS) -> T:
-        return await _on(self._disk, flags, use, what=what, timeout=timeout)
+    async def _on(self, flags: int, use: Callable[[int], T], *, what: str) -> T:
+        return await _on(self._disk, flags, use, what=what)
 
 
 async def read(disk: Disk, *, start: int, length: int) -> bytes:
@@ -185,7 +185,7 @@ async def read(disk: Disk, *, start: int, length: int) -> bytes:
     )
 
 
-async def _on(disk: Disk, flags: int, use: Callable[[int], T], *, what: str, timeout: float = IO_SECONDS) -> T:
+async def _on(disk: Disk, flags: int, use: Callable[[int], T], *, what: str) -> T:
     """Opens the device anew in a thread, proves that it is the same one, and uses it there."""
 
     def work() -> T:
@@ -195,7 +195,7 @@ async def _on(disk: Disk, flags: int, use: Callable[[int], T], *, what: str, tim
         finally:
             os.close(fd)
 
-    return await blocking.call(work, what=f"{what} {disk.path}", timeout=timeout)
+    return await blocking.call(work, what=f"{what} {disk.path}", timeout=IO_SECONDS)
 
 
 def _pin(disk: Disk) -> FileIO:

@@ -29,10 +29,19 @@ def look_again(sysfs: Path, disks: Iterable[Disk]) -> None:
     for scan in sorted((sysfs / "class" / "scsi_host").glob("host*/scan")):
         _write(scan, EVERY_UNIT_OF_THE_FIRST_TARGET)
     for disk in filter(_may_be_new, disks):
-        folder = sysfs / "block" / disk.name
-        if (folder / "device" / "rescan").exists():  # a SCSI disk: the kernel reads its pages anew
-            _write(folder / "device" / "rescan", "1")
-        _write(folder / "uevent", "change")
+        read_anew(sysfs, disk)
+        _write(sysfs / "block" / disk.name / "uevent", "change")
+
+
+def read_anew(sysfs: Path, disk: Disk) -> None:
+    """Has the kernel read size and pages of a SCSI disk anew, of a multipath map those of its paths. Others need none.
+
+    Blocks as long as the disk does not answer.
+    """
+    for each in (disk, *disk.paths):
+        rescan = sysfs / "block" / each.name / "device" / "rescan"
+        if rescan.exists():
+            _write(rescan, "1")
 
 
 def _may_be_new(disk: Disk) -> bool:

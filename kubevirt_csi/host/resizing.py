@@ -8,17 +8,13 @@ Source: kernel drivers/scsi/scsi_sysfs.c (rescan); xfs_growfs(8), btrfs-filesyst
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import structlog
 
 from kubevirt_csi.domain.disks import Disk
 from kubevirt_csi.errors import Internal
 from kubevirt_csi.host import blocking
 from kubevirt_csi.host.commands import Commands
-
-log = structlog.get_logger(__name__)
+from kubevirt_csi.host.rescanning import read_anew
 
 RESCAN_SECONDS = 10.0
 
@@ -30,7 +26,7 @@ class HostResizing:
 
     def __init__(self, commands: Commands, *, sysfs_root: Path) -> None:
         self._commands = commands
-        self._block = sysfs_root / "block"
+        self._sysfs = sysfs_root
 
     async def reread_size(self, disk: Disk) -> None:
         """Asks the kernel to read the size of a SCSI disk anew, or of the SCSI disks below a map.
@@ -40,7 +36,9 @@ class HostResizing:
         Raises:
             Unavailable: the disk does not answer.
         """
-        await blocking.call(lambda: self._ask(disk), what=f"rescanning disk {disk}", timeout=RESCAN_SECONDS)
+        await blocking.call(
+            lambda: read_anew(self._sysfs, disk), what=f"rescanning disk {disk}", timeout=RESCAN_SECONDS
+        )
 
     async def grow(self, disk: Disk, fs_type: str, *, mount_point: str) -> None:
         """Grows the file system that is mounted there until it fills its disk. Runs to its end in any case.
@@ -58,18 +56,3 @@ class HostResizing:
         finished = await self._commands.run_to_end(*by_type[fs_type])
         if finished.code != 0:
             raise Internal(f"the {fs_type} on disk {disk}, mounted on {mount_point}, does not grow: {finished}")
-
-    def _ask(self, disk: Disk) -> None:
-        for rescan in self._rescans(disk):
-            try:
-                rescan.write_text("1")
-            except OSError as error:
-                log.warning("rescan failed", disk=str(disk), file=str(rescan), error=str(error))
-
-    def _rescans(self, disk: Disk) -> Iterator[Path]:
-        below = self._block / disk.name / "slaves"
-        names = [disk.name, *(child.name for child in below.iterdir())] if below.is_dir() else [disk.name]
-        for name in names:
-            rescan = self._block / name / "device" / "rescan"
-            if rescan.exists():
-                yield rescan

@@ -264,3 +264,18 @@ class Trimmer(Protocol):
             Unavailable: it did not end in time, and was ended.
             Internal: it failed.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One worker's operating system: all that the node's operations need of it."""
+
+    disks: Disks
+    hotplug: Hotplug
+    filesystems: Filesystems
+    resizing: Resizing
+    trimmer: Trimmer
+    mounts: Mounts
+    places: Places
+    usage: Usage
+    records: Records

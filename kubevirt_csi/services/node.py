@@ -13,13 +13,10 @@ from kubevirt_csi.domain.capacity import CapacityRange
 from kubevirt_csi.domain.health import Ailment
 from kubevirt_csi.domain.volumes import PublishContext
 from kubevirt_csi.errors import FailedPrecondition, InvalidArgument
-from kubevirt_csi.operations.growing import Expansion, Growing
-from kubevirt_csi.operations.health import VolumeHealth
-from kubevirt_csi.operations.limiting import VolumeLimit
-from kubevirt_csi.operations.publishing import Publication, Publishing
-from kubevirt_csi.operations.staging import Staging, Volume
-from kubevirt_csi.operations.unstaging import Unstaging
-from kubevirt_csi.operations.usage import VolumeUsage
+from kubevirt_csi.operations.growing import Expansion
+from kubevirt_csi.operations.node import NodeOperations
+from kubevirt_csi.operations.publishing import Publication
+from kubevirt_csi.operations.staging import Volume
 from kubevirt_csi.ports.host import FileSystemUsage
 from kubevirt_csi.services import wire
 
@@ -46,30 +43,13 @@ class NodeService(csi.NodeBase):
     Args:
         node_id: ``namespace/vm``.
         topology: labels of this node, empty when topology is off.
+        operations: what is done.
     """
 
-    def __init__(
-        self,
-        *,
-        node_id: str,
-        topology: Mapping[str, str],
-        limit: VolumeLimit,
-        staging: Staging,
-        growing: Growing,
-        unstaging: Unstaging,
-        publishing: Publishing,
-        usage: VolumeUsage,
-        health: VolumeHealth,
-    ) -> None:
+    def __init__(self, *, node_id: str, topology: Mapping[str, str], operations: NodeOperations) -> None:
         self._node_id = node_id
         self._topology = topology
-        self._limit = limit
-        self._staging = staging
-        self._growing = growing
-        self._unstaging = unstaging
-        self._publishing = publishing
-        self._usage = usage
-        self._health = health
+        self._operations = operations
 
     async def node_stage_volume(self, message: csi.NodeStageVolumeRequest) -> csi.NodeStageVolumeResponse:
         """Makes the volume usable on this node."""
@@ -82,16 +62,16 @@ class NodeService(csi.NodeBase):
             capability=_capability(message.volume_capability),
             context=PublishContext.from_map(message.publish_context, message.volume_context),
         )
-        with self._health.staging(volume.volume_id):
-            await self._staging.stage(volume)
+        with self._operations.health.staging(volume.volume_id):
+            await self._operations.staging.stage(volume)
         return csi.NodeStageVolumeResponse()
 
     async def node_unstage_volume(self, message: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
         """Unmounts the volume, and proves that nothing uses its disk any more."""
         _require_id(message.volume_id)
         staging_path = _path(message.staging_target_path, field="staging_target_path")
-        await self._unstaging.unstage(volume_id=message.volume_id, staging_path=staging_path)
-        self._health.forget(message.volume_id)
+        await self._operations.unstaging.unstage(volume_id=message.volume_id, staging_path=staging_path)
+        self._operations.health.forget(message.volume_id)
         return csi.NodeUnstageVolumeResponse()
 
     async def node_publish_volume(self, message: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
@@ -110,14 +90,15 @@ class NodeService(csi.NodeBase):
             capability=capability,
             context=PublishContext.from_map(message.publish_context, message.volume_context),
         )
-        await self._publishing.publish(Publication(volume=volume, target_path=target_path, read_only=message.readonly))
+        publication = Publication(volume=volume, target_path=target_path, read_only=message.readonly)
+        await self._operations.publishing.publish(publication)
         return csi.NodePublishVolumeResponse()
 
     async def node_unpublish_volume(self, message: csi.NodeUnpublishVolumeRequest) -> csi.NodeUnpublishVolumeResponse:
         """Takes the volume away from a target path, and the path too."""
         _require_id(message.volume_id)
         target_path = _path(message.target_path, field="target_path")
-        await self._publishing.unpublish(volume_id=message.volume_id, target_path=target_path)
+        await self._operations.publishing.unpublish(volume_id=message.volume_id, target_path=target_path)
         return csi.NodeUnpublishVolumeResponse()
 
     async def node_expand_volume(self, message: csi.NodeExpandVolumeRequest) -> csi.NodeExpandVolumeResponse:
@@ -130,7 +111,7 @@ class NodeService(csi.NodeBase):
         limits = message.capacity_range or csi.CapacityRange()
         capacity = CapacityRange(required=limits.required_bytes, limit=limits.limit_bytes)
         expansion = Expansion(volume_id=message.volume_id, path=path, capacity=capacity)
-        return csi.NodeExpandVolumeResponse(capacity_bytes=await self._growing.expand(expansion))
+        return csi.NodeExpandVolumeResponse(capacity_bytes=await self._operations.growing.expand(expansion))
 
     async def node_get_volume_stats(self, message: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
         """How full the volume is, and what is wrong with it, in one bit and a text, for kubelets before CSI 1.13.
@@ -138,7 +119,7 @@ class NodeService(csi.NodeBase):
         A path that is not absolute is one where no volume can be: NotFound.
         """
         _require_id(message.volume_id)
-        found = await self._usage.at(_volume_path(message.volume_path), volume_id=message.volume_id)
+        found = await self._operations.usage.at(_volume_path(message.volume_path), volume_id=message.volume_id)
         return csi.NodeGetVolumeStatsResponse(usage=_usage(found.figures), volume_condition=_condition(found.ailments))
 
     async def node_get_volume_health(self, message: csi.NodeGetVolumeHealthRequest) -> csi.NodeGetVolumeHealthResponse:
@@ -148,7 +129,7 @@ class NodeService(csi.NodeBase):
             "volume_publish_path": message.volume_publish_path,
             "staging_target_path": message.staging_target_path,
         }
-        ailments = await self._usage.ailments(
+        ailments = await self._operations.usage.ailments(
             message.volume_id, paths=[_path(path, field=field) for field, path in paths.items() if path]
         )
         return csi.NodeGetVolumeHealthResponse(
@@ -169,7 +150,9 @@ class NodeService(csi.NodeBase):
         del message
         topology = csi.Topology(segments=dict(self._topology)) if self._topology else None
         return csi.NodeGetInfoResponse(
-            node_id=self._node_id, max_volumes_per_node=await self._limit.volumes(), accessible_topology=topology
+            node_id=self._node_id,
+            max_volumes_per_node=await self._operations.limit.volumes(),
+            accessible_topology=topology,
         )
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from kubevirt_csi.domain.access import AccessMode, Block, Capability, Mount
 from kubevirt_csi.domain.volumes import Bus, Content, PublishContext
-from kubevirt_csi.operations.formatting import Formatting
-from kubevirt_csi.operations.growing import Growing
 from kubevirt_csi.operations.health import VolumeHealth
-from kubevirt_csi.operations.limiting import VolumeLimit
-from kubevirt_csi.operations.publishing import Publication, Publishing
-from kubevirt_csi.operations.staging import Staging, Volume
-from kubevirt_csi.operations.trimming import Trimming
-from kubevirt_csi.operations.unstaging import Unstaging
-from kubevirt_csi.operations.usage import VolumeUsage
+from kubevirt_csi.operations.node import NodeOperations, Waits
+from kubevirt_csi.operations.publishing import Publication
+from kubevirt_csi.operations.staging import Volume
+from kubevirt_csi.ports.host import Host
+from kubevirt_csi.services.node import NodeService
 from tests.fakes.host import MIB, FakeHost
 
 SERIAL = "0123456789abcdef0123"
@@ -34,11 +30,12 @@ def volume(
     size: int = 8 * MIB,
     override: str | None = None,
     mkfs_options: str = "",
+    staging: str = STAGING,
 ) -> Volume:
     """A volume as kubelet describes it."""
     return Volume(
         volume_id=volume_id,
-        staging_path=STAGING,
+        staging_path=staging,
         capability=Capability(access=Block() if block else Mount(fs_type=fs_type, flags=flags), mode=mode),
         context=PublishContext(
             serial=serial,
@@ -56,45 +53,29 @@ def publication(of: Volume, target: str = "/kubelet/pods/a", *, read_only: bool 
     return Publication(volume=of, target_path=target, read_only=read_only)
 
 
-@dataclass
-class FakeNode:
+class FakeNode(NodeOperations):
     """One start of the plug-in on a host; another one on the same host is a restart."""
 
-    host: FakeHost = field(default_factory=FakeHost)
-    disk_wait_seconds: float = 30.0
-    now: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-    def __post_init__(self) -> None:
-        host = self.host
-        formatting = Formatting(filesystems=host, records=host)
-        self.health = VolumeHealth(now=lambda: self.now)
-        self.growing = Growing(
+    def __init__(self, host: FakeHost | None = None, *, disk_wait_seconds: float = 30.0) -> None:
+        self.host = host = host if host is not None else FakeHost()
+        self.now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        ports = Host(
             disks=host,
+            hotplug=host,
             filesystems=host,
-            mounts=host,
-            places=host,
-            records=host,
             resizing=host,
-            health=self.health,
-        )
-        self.trimming = Trimming(disks=host, mounts=host, records=host, trimmer=host, chance=lambda: 0.5)
-        self.staging = Staging(
-            disks=host,
-            formatting=formatting,
-            growing=self.growing,
+            trimmer=host,
             mounts=host,
             places=host,
+            usage=host,
             records=host,
-            disk_wait_seconds=self.disk_wait_seconds,
         )
-        self.unstaging = Unstaging(
-            disks=host, formatting=formatting, mounts=host, places=host, records=host, trimming=self.trimming
-        )
-        self.publishing = Publishing(
-            staging=self.staging, trimming=self.trimming, disks=host, mounts=host, places=host, records=host
-        )
-        self.limit = VolumeLimit(disks=host, hotplug=host, limit="auto")
-        self.usage = VolumeUsage(mounts=host, places=host, usage=host, health=self.health, records=host)
+        health = VolumeHealth(now=lambda: self.now)
+        super().__init__(ports, health=health, waits=Waits(disk=disk_wait_seconds), chance=lambda: 0.5)
+
+    def service(self) -> NodeService:
+        """The plug-in's CSI service."""
+        return NodeService(node_id="ns/vm1", topology={}, operations=self)
 
     async def unstage(self, volume_id: str = "pvc-1") -> None:
         await self.unstaging.unstage(volume_id=volume_id, staging_path=STAGING)

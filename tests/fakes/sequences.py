@@ -20,7 +20,7 @@ from kubevirt_csi.domain.mountinfo import MountEntry
 from kubevirt_csi.domain.volumes import Bus, Content, PublishContext
 from kubevirt_csi.errors import DriverError
 from kubevirt_csi.services.node import NodeService
-from tests.fakes.host import FakeHost
+from tests.fakes.host import MIB, FakeHost
 from tests.fakes.node import FakeNode
 
 CHANGES = frozenset(
@@ -169,6 +169,22 @@ def serial(volume: int) -> str:
     return f"{volume:020x}"
 
 
+class FakeWorld:
+    """A fake host with a disk of this size for each volume."""
+
+    def __init__(self, *, size: int) -> None:
+        self.host = FakeHost()
+        self.root = "/kubelet"
+        for volume in range(len(KINDS)):
+            self.host.plug(f"vd{volume}", serial=serial(volume), size=size)
+
+    def disk(self, volume: int) -> Disk:
+        return self.host.disks[f"vd{volume}"].shown
+
+    def grow(self, volume: int) -> None:
+        self.host.resize(f"vd{volume}", self.disk(volume).size_bytes + MIB)
+
+
 class Driver:
     """Sends steps to the plug-in on a world, and starts the plug-in again after each of its deaths."""
 
@@ -285,15 +301,4 @@ def _capability(step: Step) -> csi.VolumeCapability:
 
 
 def _service(fuse: Fuse) -> NodeService:
-    node = FakeNode(cast("FakeHost", fuse), disk_wait_seconds=1.0)
-    return NodeService(
-        node_id="ns/vm1",
-        topology={},
-        limit=node.limit,
-        staging=node.staging,
-        growing=node.growing,
-        unstaging=node.unstaging,
-        publishing=node.publishing,
-        usage=node.usage,
-        health=node.health,
-    )
+    return FakeNode(cast("FakeHost", fuse), disk_wait_seconds=1.0).service()

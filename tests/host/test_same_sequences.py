@@ -11,6 +11,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,10 @@ from hypothesis import strategies as st
 
 from kubevirt_csi.domain.disks import Disk
 from kubevirt_csi.host.commands import Commands
-from kubevirt_csi.host.disks import SysfsDisks
-from kubevirt_csi.host.filesystems import HostFilesystems
-from kubevirt_csi.host.hotplug import SysfsHotplug
-from kubevirt_csi.host.mounts import HostMounts
-from kubevirt_csi.host.places import HostPlaces
-from kubevirt_csi.host.records import HostRecords
-from kubevirt_csi.host.resizing import HostResizing
-from kubevirt_csi.host.trimming import HostTrimmer
-from kubevirt_csi.host.usage import HostUsage
-from tests.fakes.host import FakeHost
+from kubevirt_csi.node import worker
+from kubevirt_csi.ports.host import Host
 from tests.fakes.node_model import Model
-from tests.fakes.sequences import KINDS, TARGETS, Do, Driver, Mounted, Step, World, serial
+from tests.fakes.sequences import KINDS, TARGETS, Do, Driver, FakeWorld, Mounted, Step, World, serial
 from tests.host.machine import MIB, Machine, machine
 
 SIZE = 32 * MIB
@@ -45,20 +38,8 @@ Outcome = tuple[Step, str, list[Mounted]]
 class RealHost:
     """Every port on one machine, as one object, as the fake host is one."""
 
-    def __init__(self, machine: Machine) -> None:
-        commands, places = Commands(search_path=os.environ["PATH"]), HostPlaces()
-        self.mounting = HostMounts(commands, places=places, workspace=machine.state / "mounts")
-        self._ports = (
-            places,
-            self.mounting,
-            SysfsDisks(sysfs_root=machine.sysfs, dev_root=machine.dev),
-            HostFilesystems(commands),
-            HostRecords(machine.state / "volumes"),
-            HostResizing(commands, sysfs_root=machine.sysfs),
-            HostUsage(sysfs_root=machine.sysfs, dev_root=machine.dev),
-            HostTrimmer(commands),
-            SysfsHotplug(sysfs_root=machine.sysfs),
-        )
+    def __init__(self, ports: Host) -> None:
+        self._ports = tuple(getattr(ports, each.name) for each in fields(ports))
 
     def __getattr__(self, name: str) -> Any:
         for port in self._ports:
@@ -70,8 +51,8 @@ class RealHost:
 class RealWorld:
     """A machine with a loop device for each volume."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.host = RealHost(machine)
+    def __init__(self, machine: Machine, ports: Host) -> None:
+        self.host = RealHost(ports)
         self.root = str(machine.kubelet)
         self._machine = machine
         self._disks = [machine.plug(f"vd{volume}", serial=serial(volume), size=SIZE) for volume in range(len(KINDS))]
@@ -87,22 +68,6 @@ class RealWorld:
         raise NotImplementedError("ext4 grows online with CAP_SYS_RESOURCE only; tests/guest does it")
 
 
-class FakeWorld:
-    """The same machine in memory."""
-
-    def __init__(self) -> None:
-        self.host = FakeHost()
-        self.root = "/kubelet"
-        for volume in range(len(KINDS)):
-            self.host.plug(f"vd{volume}", serial=serial(volume), size=SIZE)
-
-    def disk(self, volume: int) -> Disk:
-        return self.host.disks[f"vd{volume}"].shown
-
-    def grow(self, volume: int) -> None:
-        raise NotImplementedError
-
-
 async def outcomes(world: World, steps: list[Step]) -> list[Outcome]:
     """What each step was answered with, and what was mounted then."""
     driver = Driver(world)
@@ -112,16 +77,17 @@ async def outcomes(world: World, steps: list[Step]) -> list[Outcome]:
 def on_the_fake_host(steps: list[Step]) -> list[Outcome]:
     loop = looptime.new_event_loop(start=0)
     try:
-        return loop.run_until_complete(outcomes(FakeWorld(), steps))
+        return loop.run_until_complete(outcomes(FakeWorld(size=SIZE), steps))
     finally:
         loop.close()
 
 
 async def on_loop_devices(steps: list[Step]) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="node-") as folder, machine(Path(folder) / "n") as made:
-        world = RealWorld(made)
+        commands = Commands(search_path=os.environ["PATH"])
+        ports = await worker(commands, sysfs_root=made.sysfs, dev_root=made.dev, state_dir=made.state)
+        world = RealWorld(made, ports)
         await world.look()
-        await world.host.mounting.open()
         return await outcomes(world, steps)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubevirt_csi.domain.access import AccessMode, Block, Capability, Mount
-from kubevirt_csi.domain.volumes import Bus, Content, PublishContext
+from kubevirt_csi.domain.access import AccessMode
+from kubevirt_csi.domain.volumes import Content
 from kubevirt_csi.operations.publishing import Publication
-from kubevirt_csi.operations.staging import Volume
+from tests.fakes.node import SERIAL, volume
 from tests.host.conftest import Plugin
 from tests.host.machine import MIB
 
-SERIAL = "0123456789abcdef0123"
+__all__ = ["SERIAL", "SMALLEST_XFS", "PodVolume"]
+
 SMALLEST_XFS = 320 * MIB
 
 
@@ -36,18 +37,18 @@ class PodVolume:
         self.plugin = plugin
         self.staging = plugin.machine.folder(f"staging/{volume_id}")
         self.pods = plugin.machine.folder(f"pods/{volume_id}")
-        self.described = Volume(
+        self.described = volume(
             volume_id=volume_id,
-            staging_path=str(self.staging),
-            capability=Capability(access=Block() if block else Mount(fs_type=fs_type, flags=flags), mode=mode),
-            context=PublishContext(
-                serial=serial,
-                bus=Bus.VIRTIO,
-                size_bytes=size,
-                content=content,
-                override=override,
-                mkfs_options=mkfs_options,
-            ),
+            staging=str(self.staging),
+            serial=serial,
+            fs_type=fs_type,
+            flags=flags,
+            block=block,
+            mode=mode,
+            content=content,
+            size=size,
+            override=override,
+            mkfs_options=mkfs_options,
         )
 
     async def stage(self) -> None:

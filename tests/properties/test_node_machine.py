@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from kubevirt_csi.domain.disks import Disk
-from tests.fakes.host import MIB, FakeHost
+from tests.fakes.host import MIB
 from tests.fakes.node_model import Model
-from tests.fakes.sequences import KINDS, TARGETS, Do, Driver, Step, plain, serial
+from tests.fakes.sequences import KINDS, TARGETS, Do, Driver, FakeWorld, Step, plain
 
 EXAMPLES = 60
 LEAST_STEPS = 2000
@@ -32,22 +31,6 @@ deaths = st.sampled_from((0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9))
 """No call makes more than nine changes, most make two."""
 
 
-class FakeWorld:
-    """A fake host with a disk for each volume."""
-
-    def __init__(self) -> None:
-        self.host = FakeHost()
-        self.root = "/kubelet"
-        for volume in range(len(KINDS)):
-            self.host.plug(f"vd{volume}", serial=serial(volume), size=SIZE)
-
-    def disk(self, volume: int) -> Disk:
-        return self.host.disks[f"vd{volume}"].shown
-
-    def grow(self, volume: int) -> None:
-        self.host.resize(f"vd{volume}", self.disk(volume).size_bytes + MIB)
-
-
 class OneNode(RuleBasedStateMachine):
     taken = 0
     died = 0
@@ -55,7 +38,7 @@ class OneNode(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = looptime.new_event_loop(start=0)
-        self.world = FakeWorld()
+        self.world = FakeWorld(size=SIZE)
         self.driver = Driver(self.world)
         self.model = Model()
         self.written: set[int] = set()

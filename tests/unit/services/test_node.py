@@ -39,18 +39,7 @@ def host() -> FakeHost:
 
 @pytest.fixture
 def service(host: FakeHost) -> NodeService:
-    node = FakeNode(host, disk_wait_seconds=0.0)
-    return NodeService(
-        node_id="ns/vm1",
-        topology={},
-        limit=node.limit,
-        staging=node.staging,
-        growing=node.growing,
-        unstaging=node.unstaging,
-        publishing=node.publishing,
-        usage=node.usage,
-        health=node.health,
-    )
+    return FakeNode(host, disk_wait_seconds=0.0).service()
 
 
 @pytest_asyncio.fixture
