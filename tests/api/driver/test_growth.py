@@ -110,8 +110,7 @@ async def test_a_volume_that_is_larger_already_is_left_alone(controller: Control
         await controller.expand("pvc-1", MIB, limit=SIZE // 2)
 
 
-async def test_a_claim_that_the_storage_made_larger_than_asked_grows_beyond_that(controller: Controller) -> None:
-    """A class with a least size: a claim of 1 MiB has 16."""
+async def test_a_bare_claim_is_left_alone_when_it_is_large_enough_and_grows_otherwise(controller: Controller) -> None:
     site = controller.site
     body = bare_claim("pvc-1")
     body["metadata"] |= {"labels": OURS}
