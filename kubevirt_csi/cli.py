@@ -16,7 +16,7 @@ import structlog
 
 from kubevirt_csi.observe import logs
 from kubevirt_csi.settings.arguments import parse
-from kubevirt_csi.version import driver_version
+from kubevirt_csi.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the role that the arguments choose and returns the exit code."""
     role, settings = parse(sys.argv[1:] if arguments is None else arguments, os.environ)
     logs.configure(settings.log_level)
-    log.info("starting", role=role, version=driver_version())
+    log.info("starting", role=role, version=VERSION)
     root = import_module(COMPOSITION_ROOTS[role])
     try:
         return int(asyncio.run(root.run(settings)))

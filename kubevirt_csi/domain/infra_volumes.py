@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from kubevirt_csi.domain.attachments import Attachments
-from kubevirt_csi.domain.capacity import FILE_SYSTEM_OVERHEAD, image_bytes
+from kubevirt_csi.domain.overhead import FILE_SYSTEM_OVERHEAD, image_bytes
 from kubevirt_csi.domain.volumes import Bus, Content
 
 PREFIX = "csi.kubevirt.io/"

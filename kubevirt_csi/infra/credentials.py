@@ -21,10 +21,10 @@ from kubernetes_asyncio.config import load_incluster_config, load_kube_config
 from kubernetes_asyncio.config.incluster_config import SERVICE_CERT_FILENAME, SERVICE_TOKEN_FILENAME
 
 from kubevirt_csi.errors import Unavailable
-from kubevirt_csi.version import driver_version
+from kubevirt_csi.version import VERSION
 
 LOAD_SECONDS = 30.0
-USER_AGENT = f"kubevirt-csi/{driver_version()}"
+USER_AGENT = f"kubevirt-csi/{VERSION}"
 
 Load = Callable[[Configuration], Awaitable[list[Path]]]
 """Fills the configuration and returns the files that it depends on."""

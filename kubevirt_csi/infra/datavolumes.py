@@ -14,8 +14,8 @@ from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from kubevirt_csi.domain import attachments, infra_volumes
-from kubevirt_csi.domain.capacity import format_quantity, parse_quantity
 from kubevirt_csi.domain.infra_volumes import Claim, Condition, DataVolume, InfraVolume, NewVolume
+from kubevirt_csi.domain.quantities import format_quantity, parse_quantity
 from kubevirt_csi.domain.volumes import Bus, Content
 from kubevirt_csi.infra.resources import Object
 

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 
-from kubevirt_csi.domain.capacity import FILE_SYSTEM_OVERHEAD, format_quantity
 from kubevirt_csi.domain.growth import Growth
 from kubevirt_csi.domain.infra_volumes import SIZE, Claim, DataVolume, InfraVolume, NewVolume
+from kubevirt_csi.domain.overhead import FILE_SYSTEM_OVERHEAD
+from kubevirt_csi.domain.quantities import format_quantity
 from kubevirt_csi.errors import NotFound, OutOfRange, PermissionDenied
 from kubevirt_csi.infra import datavolumes
 from kubevirt_csi.infra.answers import Exists, Missing, Refused

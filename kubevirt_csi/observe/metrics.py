@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kubevirt_csi.version import driver_version
+from kubevirt_csi.version import VERSION
 
 # From an answer out of memory to the longest attach that a sidecar waits for.
 DURATION_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
@@ -90,4 +90,4 @@ class Metrics:
             ["version", "role", "python"],
             registry=self.registry,
         )
-        build.labels(driver_version(), role, platform.python_version()).set(1)
+        build.labels(VERSION, role, platform.python_version()).set(1)

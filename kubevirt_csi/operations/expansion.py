@@ -10,9 +10,10 @@ from __future__ import annotations
 import structlog
 
 from kubevirt_csi.domain import growth
-from kubevirt_csi.domain.capacity import CapacityRange, grown_claim_bytes
+from kubevirt_csi.domain.capacity import CapacityRange
 from kubevirt_csi.domain.growth import Growth, Stage
 from kubevirt_csi.domain.infra_volumes import BOUND, Claim, InfraVolume
+from kubevirt_csi.domain.overhead import grown_claim_bytes
 from kubevirt_csi.errors import Aborted, DeadlineExceeded, NotFound, OutOfRange, Unavailable
 from kubevirt_csi.observe import context
 from kubevirt_csi.ports.infra import Stale, Volumes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubevirt_csi._csi.csi import v1 as csi
-from kubevirt_csi.version import driver_version
+from kubevirt_csi.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +25,10 @@ class IdentityService(csi.IdentityBase):
 
     def __init__(self, *, ready: Callable[[], bool]) -> None:
         self._ready = ready
-        self._version = driver_version()
 
     async def get_plugin_info(self, message: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:  # noqa: ARG002 - empty
         """Name and version."""
-        return csi.GetPluginInfoResponse(name=DRIVER_NAME, vendor_version=self._version)
+        return csi.GetPluginInfoResponse(name=DRIVER_NAME, vendor_version=VERSION)
 
     async def get_plugin_capabilities(
         self,

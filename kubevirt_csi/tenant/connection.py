@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kubevirt_csi.errors import NotFound, PermissionDenied, Unavailable
-from kubevirt_csi.version import driver_version
+from kubevirt_csi.version import VERSION
 
 REQUEST_SECONDS = 15.0
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -93,7 +93,7 @@ class TenantCluster:
         headers = {
             "Authorization": f"Bearer {token}",
             "Accept": "application/json",
-            "User-Agent": f"kubevirt-csi/{driver_version()}",
+            "User-Agent": f"kubevirt-csi/{VERSION}",
         }
         connection = http.client.HTTPSConnection(access.host, access.port, timeout=REQUEST_SECONDS, context=trusted)
         try:

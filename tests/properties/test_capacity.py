@@ -9,16 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kubevirt_csi.domain.capacity import (
-    DEFAULT_BYTES,
-    MAX_BYTES,
-    MIB,
-    CapacityRange,
-    format_quantity,
-    image_bytes,
-    parse_quantity,
-    round_up,
-)
+from kubevirt_csi.domain.capacity import DEFAULT_BYTES, MAX_BYTES, MIB, CapacityRange, round_up
+from kubevirt_csi.domain.overhead import image_bytes
+from kubevirt_csi.domain.quantities import format_quantity, parse_quantity
 from kubevirt_csi.errors import InvalidArgument, OutOfRange
 
 SIZES = st.integers(0, MAX_BYTES)
