@@ -45,7 +45,7 @@ REASONS = {
     ("create", "create", DATA_VOLUMES): "the volume; what CDI makes of it is told by the watch",
     ("publish", "list", VMS): "no other VM has it or is getting it: the first half of exclusiveness",
     ("publish", "list", INSTANCES): "no guest has it, and this VM runs and takes changes: the other half",
-    ("publish", "patch", CLAIMS): "the entry: the fence between replicas, guarded by the claim's version",
+    ("publish", "patch", CLAIMS): "the entry: the fence between replicas, guarded by what was read",
     ("publish", "update", f"{VMS}/addvolume"): "the hot-plug itself",
     ("publish", "get", INSTANCES): "the guest that runs now has the disk: nothing else may be answered with OK",
     ("unpublish", "update", f"{VMS}/removevolume"): "the removal itself",

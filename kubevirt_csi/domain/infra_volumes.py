@@ -6,6 +6,7 @@ bare claim, is no special case. Annotations that an older object lacks mean "unk
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -27,6 +28,10 @@ OVERRIDE_IN_FORCE = PREFIX + "format-override-in-force"
 MKFS_OPTIONS = PREFIX + "mkfs-options"
 SIZE = PREFIX + "size"
 """What the last growth promised the guest, in bytes; counts once the claim has the capacity that it asks for."""
+KEPT_ON_CLAIM = (
+    *(SERIAL, BUS, CONTENT, ATTACHMENTS, NAME, DIGEST),
+    *(FORMAT_OVERRIDE, OVERRIDE_IN_FORCE, MKFS_OPTIONS, SIZE),
+)
 
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
@@ -65,7 +70,8 @@ class Claim:
     """The claim half: identity, phase, sizes in bytes; ``capacity_bytes`` is None until it is bound.
 
     ``allocated_bytes``, ``resize_state`` and ``conditions`` tell of a growth; the first two are missing where the
-    cluster is older than Kubernetes 1.32.
+    cluster is older than Kubernetes 1.32. ``annotations`` are this driver's, as they were read; None where the claim
+    has none at all, not even others'.
     """
 
     uid: str
@@ -78,6 +84,7 @@ class Claim:
     allocated_bytes: int | None = None
     resize_state: str = ""
     conditions: tuple[Condition, ...] = ()
+    annotations: Mapping[str, str] | None = None
     deleting: bool = False
 
     @property

@@ -28,7 +28,7 @@ from kubevirt_csi.ports.infra import Stale
 
 TEXT_LIMIT = 500
 LOST_RACE = "the server rejected our request due to an error in our request"
-"""A JSON patch inside virt-api whose ``test`` failed (KubeVirt pkg/virt-api/rest/volumes.go)."""
+"""A JSON patch whose ``test`` failed: ours of a claim, or that inside virt-api (pkg/virt-api/rest/volumes.go)."""
 
 
 class Missing(Exception):

@@ -72,6 +72,7 @@ def claim(found: Object) -> Half[Claim]:
         allocated_bytes=None if allocated is None else parse_quantity(allocated),
         resize_state=str(_map(status, "allocatedResourceStatuses").get("storage") or ""),
         conditions=tuple(_condition(entry) for entry in status.get("conditions") or ()),
+        annotations=_ours(metadata) if metadata.get("annotations") else None,
         deleting=_deleting(found),
     )
     return _half(found, value)
@@ -160,10 +161,12 @@ def new(volume: NewVolume, labels: Mapping[str, str]) -> Object:
 
 def _half(found: Object, value: Value) -> Half[Value]:
     metadata = _map(found, "metadata")
-    annotations = {
-        key: str(text) for key, text in _map(metadata, "annotations").items() if key.startswith(infra_volumes.PREFIX)
-    }
-    return Half(value, {key: str(text) for key, text in _map(metadata, "labels").items()}, annotations)
+    return Half(value, {key: str(text) for key, text in _map(metadata, "labels").items()}, _ours(metadata))
+
+
+def _ours(metadata: Object) -> dict[str, str]:
+    annotations = _map(metadata, "annotations")
+    return {key: str(text) for key, text in annotations.items() if key.startswith(infra_volumes.PREFIX)}
 
 
 def _map(found: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ Object = dict[str, Any]
 """A decoded JSON object."""
 
 JSON = "application/json"
-MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 
 
 class Verb(StrEnum):
@@ -76,7 +76,7 @@ class Call:
     name: str = ""
     subresource: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
-    body: Object | None = None
+    body: Object | list[Object] | None = None
     repeatable: bool = False
     """For writes: doing it twice comes to the same as doing it once. Reads are always repeatable."""
 
@@ -92,8 +92,8 @@ class Call:
 
     @property
     def content_type(self) -> str:
-        """Patches are merge patches: the only kind that claims and custom resources both take."""
-        return MERGE_PATCH if self.verb is Verb.PATCH else JSON
+        """Patches are JSON patches: they can test what they change."""
+        return JSON_PATCH if self.verb is Verb.PATCH else JSON
 
     def path(self, namespace: str) -> str:
         """The URL's path."""

@@ -19,6 +19,7 @@ from kubevirt_csi.infra import datavolumes
 from kubevirt_csi.infra.answers import Exists, Missing, Refused
 from kubevirt_csi.infra.cache import Cache, unreadable
 from kubevirt_csi.infra.changes import Changes
+from kubevirt_csi.infra.claim_patches import Patch, annotating, resizing
 from kubevirt_csi.infra.connection import Connection
 from kubevirt_csi.infra.datavolumes import Half, Value
 from kubevirt_csi.infra.resources import CDI_CONFIGS, CLAIMS, DATA_VOLUMES, Call, Object, Resource, Verb
@@ -101,25 +102,25 @@ class InfraVolumes:
             await self._connection.request(call)
 
     async def annotate(self, volume: InfraVolume, annotations: Mapping[str, str | None]) -> InfraVolume:
-        """Writes annotations of the claim (None removes one), guarded by the resourceVersion that ``volume`` has.
+        """Writes annotations of the claim (None removes one), unless one of ours has changed since ``volume`` was read.
 
         Raises:
-            Stale: the claim changed or went meanwhile.
+            Stale: it has, or the claim goes or went meanwhile.
             NotFound: the volume has no claim yet.
         """
-        return await self._patch(volume, annotations)
+        return await self._patch(volume, annotating(self._claim(volume), annotations))
 
     async def resize(self, volume: InfraVolume, growth: Growth) -> InfraVolume:
-        """Writes what the claim asks of its storage, and what that promises, guarded as ``annotate``.
+        """Writes what the claim asks of its storage, and what that promises, unless the claim has changed at all since.
 
         Raises:
             OutOfRange: the claim's storage class does not let its claims grow.
             ResourceExhausted: a quota refused it.
             And all that ``annotate`` raises.
         """
-        spec = {"resources": {"requests": {"storage": format_quantity(growth.claim_bytes)}}}
+        quantity, promised = format_quantity(growth.claim_bytes), {SIZE: str(growth.size_bytes)}
         try:
-            return await self._patch(volume, {SIZE: str(growth.size_bytes)}, spec=spec)
+            return await self._patch(volume, resizing(self._claim(volume), quantity, promised))
         except PermissionDenied as error:
             if GROWTH_FORBIDDEN not in str(error):
                 raise
@@ -137,20 +138,14 @@ class InfraVolumes:
             return FILE_SYSTEM_OVERHEAD
         return datavolumes.overhead(found, volume.claim.storage_class if volume.claim else "") or FILE_SYSTEM_OVERHEAD
 
-    async def _patch(
-        self, volume: InfraVolume, annotations: Mapping[str, str | None], *, spec: Object | None = None
-    ) -> InfraVolume:
-        """Changes the claim that ``volume`` was read with, and no other version of it."""
+    def _claim(self, volume: InfraVolume) -> Claim:
         if volume.claim is None:
             place = self._connection.place
             raise NotFound(f"{place.cluster}, namespace {place.namespace}: volume {volume.id!r} has no claim yet")
-        metadata = {
-            "uid": volume.claim.uid,
-            "resourceVersion": volume.claim.resource_version,
-            "annotations": dict(annotations),
-        }
-        body: Object = {"metadata": metadata} | ({"spec": spec} if spec else {})
-        call = Call(verb=Verb.PATCH, resource=CLAIMS, name=volume.id, body=body)
+        return volume.claim
+
+    async def _patch(self, volume: InfraVolume, patch: Patch) -> InfraVolume:
+        call = Call(verb=Verb.PATCH, resource=CLAIMS, name=volume.id, body=patch)
         try:
             written = await self._connection.request(call)
         except Missing as error:

@@ -53,15 +53,15 @@ class Volumes(Protocol):
         """
 
     async def annotate(self, volume: InfraVolume, annotations: Mapping[str, str | None]) -> InfraVolume:
-        """Writes annotations of the claim (None removes one), guarded by the resourceVersion that ``volume`` has.
+        """Writes annotations of the claim (None removes one), unless one of ours has changed since ``volume`` was read.
 
         Raises:
-            Stale: the claim changed or went meanwhile.
+            Stale: it has, or the claim goes or went meanwhile.
             NotFound: the volume has no claim yet.
         """
 
     async def resize(self, volume: InfraVolume, growth: Growth) -> InfraVolume:
-        """Writes what the claim asks of its storage, and what that promises, guarded as ``annotate``.
+        """Writes what the claim asks of its storage, and what that promises, unless the claim has changed at all since.
 
         Raises:
             Stale: the claim changed or went meanwhile.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubevirt_csi.domain import attachments, infra_volumes
 from kubevirt_csi.domain.infra_volumes import Claim, DataVolume, InfraVolume
@@ -43,7 +43,7 @@ class Volume:
         return InfraVolume(
             id=name,
             data_volume=self.data_volume,
-            claim=self.claim,
+            claim=replace(self.claim, annotations=dict(self.claim_annotations)) if self.claim else None,
             serial=notes.get(infra_volumes.SERIAL) or (self.data_volume.uid if self.data_volume else ""),
             bus=Bus(bus) if bus else None,
             content=Content(notes.get(infra_volumes.CONTENT, "used")),

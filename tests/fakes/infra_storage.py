@@ -161,10 +161,16 @@ class Storage(Ground):
         self.touch(name)
 
     def annotate(self, volume: InfraVolume, changes: dict[str, str | None]) -> None:
-        found = self.volumes.get(volume.id)
-        assert volume.claim is not None
-        if found is None or found.claim is None or found.claim.resource_version != volume.claim.resource_version:
-            raise Stale("the claim has changed")
+        found, known = self.volumes.get(volume.id), volume.claim
+        assert known is not None
+        if (
+            found is None
+            or found.claim is None
+            or (found.claim.uid, found.claim.deleting) != (known.uid, known.deleting)
+        ):
+            raise Stale("the claim has gone")
+        if found.claim_annotations != known.annotations:
+            raise Stale("its annotations have changed")
         for key, value in changes.items():
             if value is None:
                 found.claim_annotations.pop(key, None)
@@ -180,6 +186,9 @@ class Storage(Ground):
         assert found.claim is not None
         assert found.claim.phase == "Bound"
         assert growth.claim_bytes > (found.claim.capacity_bytes or 0) or growth.claim_bytes >= found.claim.size_bytes
+        assert volume.claim is not None
+        if found.claim.resource_version != volume.claim.resource_version:
+            raise Stale("the claim has changed")
         self.annotate(volume, {infra_volumes.SIZE: str(growth.size_bytes)})
         found.claim = replace(found.claim, size_bytes=growth.claim_bytes)
         self.touch(volume.id)

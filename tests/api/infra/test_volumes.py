@@ -9,6 +9,7 @@ import pytest
 
 from e2e.lab.api import Api, eventually
 from kubevirt_csi.domain import infra_volumes
+from kubevirt_csi.domain.growth import Growth
 from kubevirt_csi.domain.infra_volumes import InfraVolume, NewVolume
 from kubevirt_csi.domain.volumes import Bus, Content
 from kubevirt_csi.errors import NotFound
@@ -135,6 +136,59 @@ async def test_annotations_are_written_to_the_claim_only_while_it_is_as_it_was_r
         await infra.volumes.annotate(volume, {infra_volumes.CONTENT: "none"})
     removed = await infra.volumes.annotate(written, {infra_volumes.FORMAT_OVERRIDE: None})
     assert (removed.content, removed.override) == (Content.USED, None)
+
+
+async def test_what_others_write_on_a_claim_does_not_hold_up_annotations_and_does_hold_up_a_growth(
+    infra: Infra, cdi: Cdi
+) -> None:
+    volume = await made(infra, cdi)
+    await cdi.api.patch(f"{cdi.claims}/pvc-1", {"metadata": {"annotations": {"others": "1"}}})
+    written = await infra.volumes.annotate(volume, {infra_volumes.CONTENT: "used"})
+    assert written.content is Content.USED
+    with pytest.raises(Stale):
+        await infra.volumes.resize(volume, Growth(claim_bytes=2**31, size_bytes=2**31))
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (infra_volumes.FORMAT_OVERRIDE, ("new", "other", None)),
+        (infra_volumes.SERIAL, ("new", "other", None)),
+        (infra_volumes.ATTACHMENTS, ("{}", " {}", None)),
+    ],
+)
+async def test_an_annotation_of_ours_that_is_new_or_other_or_gone_holds_up_the_writing_of_any(
+    infra: Infra, cdi: Cdi, key: str, values: tuple[str | None, ...]
+) -> None:
+    volume: InfraVolume | None = await made(infra, cdi)
+    for value in values:
+        await cdi.api.patch(f"{cdi.claims}/pvc-1", {"metadata": {"annotations": {key: value}}})
+        assert volume is not None
+        with pytest.raises(Stale):
+            await infra.volumes.annotate(volume, {infra_volumes.CONTENT: "used"})
+        volume = await infra.volumes.get("pvc-1", fresh=True)
+
+
+async def test_a_claim_without_any_annotation_gets_its_first(infra: Infra, cdi: Cdi) -> None:
+    await cdi.api.create(cdi.claims, claim({"name": "pvc-plain", "labels": TENANT}))
+    volume = await infra.volumes.get("pvc-plain", fresh=True)
+    assert volume is not None
+    assert volume.claim is not None
+    assert volume.claim.annotations is None
+    written = await infra.volumes.annotate(volume, {infra_volumes.CONTENT: "used", infra_volumes.FORMAT_OVERRIDE: None})
+    assert written.claim is not None
+    assert written.claim.annotations == {infra_volumes.CONTENT: "used"}
+    with pytest.raises(Stale):
+        await infra.volumes.annotate(volume, {infra_volumes.CONTENT: "none"})
+
+
+async def test_a_claim_that_goes_is_not_annotated_any_more(infra: Infra, cdi: Cdi) -> None:
+    volume = await made(infra, cdi)
+    await cdi.api.patch(f"{cdi.claims}/pvc-1", {"metadata": {"finalizers": ["tests/held"]}})
+    await cdi.api.delete(f"{cdi.claims}/pvc-1")
+    with pytest.raises(Stale):
+        await infra.volumes.annotate(volume, {infra_volumes.CONTENT: "used"})
+    await cdi.api.patch(f"{cdi.claims}/pvc-1", {"metadata": {"finalizers": None}})
 
 
 async def test_annotating_fails_without_a_claim_and_after_the_claim_has_gone(infra: Infra, cdi: Cdi) -> None:

@@ -180,11 +180,13 @@ async def test_a_server_that_is_not_there_is_unavailable_and_nothing_was_carried
 
 async def test_requests_carry_our_name_the_verb_and_the_content_type(connection: Connection, api: FakeApi) -> None:
     api.answers(found({}))
-    await connection.request(Call(verb=Verb.PATCH, resource=CLAIMS, name="pvc-1", body={"a": None}))
+    await connection.request(
+        Call(verb=Verb.PATCH, resource=CLAIMS, name="pvc-1", body=[{"op": "remove", "path": "/a"}])
+    )
     seen = api.seen[0]
     assert (seen.method, seen.path) == ("PATCH", "/api/v1/namespaces/tenant-a/persistentvolumeclaims/pvc-1")
-    assert seen.body == {"a": None}
-    assert seen.headers["Content-Type"] == "application/merge-patch+json"
+    assert seen.body == [{"op": "remove", "path": "/a"}]
+    assert seen.headers["Content-Type"] == "application/json-patch+json"
     assert seen.headers["User-Agent"].startswith("kubevirt-csi/")
     assert seen.headers["Authorization"] == "Bearer first"
 
