@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Debian's and Python's packages are fetched side by side; nothing else here is more than one step.
 MAKEFLAGS += --jobs=2
+# Wherever this is set, each of the hundreds of processes here would compile all its packages anew: four seconds each.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3.11
 BIN := .venv/bin
