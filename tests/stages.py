@@ -1,8 +1,9 @@
 """Runs the test stages one after another and says of each in one line how it went and how long it took.
 
 ``python -m tests.stages check`` is the quick part, ``all`` everything. The slow builds (Go programs, guest image) run
-beside the first stages, which do not need them. The output of each stage goes to ``logs/STAGE.log``; of a stage that
-failed the end is shown. The first failure of a quick stage ends the run; the tiers all run, since each tells something.
+beside the first stages, which do not need them, and tiers beside each other that leave one another a processor. The
+output of each stage goes to ``logs/STAGE.log``; of a stage that failed the end is shown. The first failure of a quick
+stage ends the run; the tiers all run, since each tells something.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,15 +72,16 @@ CHECK = (
 )
 KILLED = "tests/api/standin/test_controller_killed.py"
 TIERS = (
-    pytest("host", "tests/host", timeout=1200),
+    # One is mostly a guest that computes, on one processor; the other mounts and formats on the host.
+    (pytest("host", "tests/host", timeout=1200), pytest("guest", "tests/guest", timeout=1200)),
     # Files side by side: each worker has clusters of its own, and most of the time they wait for what they do.
-    pytest("api", "-n", "2", "--dist", "loadfile", "--timeout=240", "tests/api", f"--ignore={KILLED}", timeout=1200),
+    (pytest("api", "-n", "2", "--dist", "loadfile", "--timeout=240", "tests/api", f"--ignore={KILLED}", timeout=1200),),
     # These start so many programs at once that nothing else would be in time beside them.
-    pytest("lab", "tests/lab", KILLED, timeout=900),
-    Stage(name="sanity", command=python("e2e.sanity"), timeout=600),
-    pytest("guest", "tests/guest", timeout=900),
-    pytest("e2e", "e2e/suites", timeout=1800),
+    (pytest("lab", "tests/lab", KILLED, timeout=900),),
+    (Stage(name="sanity", command=python("e2e.sanity"), timeout=600),),
+    (pytest("e2e", "e2e/suites", timeout=1800),),
 )
+"""The stages of one group run side by side."""
 
 
 def run(stage: Stage) -> bool:
@@ -129,7 +132,8 @@ def run_all() -> bool:
             return False
         if not all(finished(stage, process, since) for stage, process, since in builds):
             return False
-    passed = [run(stage) for stage in TIERS]
+    with ThreadPoolExecutor() as threads:
+        passed = [passed for group in TIERS for passed in [*threads.map(run, group)]]
     return all(passed)
 
 
@@ -173,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     passed = run_check() if which == "check" else run_all()
     print(f"{'all ok' if passed else 'FAILED'} after {time.monotonic() - started:.0f} s, logs in {LOGS}")
-    print(counted([*CHECK, *TIERS]))
+    print(counted([*CHECK, *(stage for group in TIERS for stage in group)]))
     return 0 if passed else 1
 
 

@@ -212,7 +212,7 @@ def _translated(error: Exception, call: Call) -> GRPCError:
     """The answer to the caller: a status chosen by whether something may be under way, a text, and no details."""
     match error:
         case errors.DriverError():
-            return GRPCError(error.status, str(error))
+            return GRPCError(error.status, _naming_the_volume(call, str(error)))
         case GRPCError(status=Status.UNIMPLEMENTED):
             return GRPCError(error.status, error.message or f"{call.method} is not implemented by this driver")
         case TimeoutError():
@@ -222,6 +222,12 @@ def _translated(error: Exception, call: Call) -> GRPCError:
             # The type alone: the text of a foreign exception may hold anything, a secret too.
             text = f"{call.method}: unforeseen {type(error).__name__}, see the driver's log"
             return GRPCError(Status.UNAVAILABLE if call.work.written else Status.INTERNAL, text)
+
+
+def _naming_the_volume(call: Call, text: str) -> str:
+    """What happened to a disk or to a program was told by one who does not know of volumes."""
+    volume = call.subject().get("volume_id", "")
+    return text if volume in text else f"volume {volume}: {text}"
 
 
 def _log_line(call: Call, stream: Stream[Any, Any], *, status: Status, text: str | None, seconds: float) -> None:

@@ -18,6 +18,8 @@ from tests.guest.driver import put_driver
 from tests.guest.node import GuestNode
 
 VM = "worker-1"
+SELINUX = "security=selinux selinux=1"
+"""It does nothing until a policy is loaded."""
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +61,7 @@ async def node(image: GuestImage, tmp_path_factory: pytest.TempPathFactory) -> A
                 "directory": str(folder),
                 "image": image.to_config(),
                 "vms": {VM: {"seed": str(folder / "seed"), "ports": [port]}},
+                "kernel_arguments": SELINUX,
             }
         )
         try:

@@ -76,6 +76,14 @@ class ExportedDisk:
         """Commands are neither carried out nor refused until the map is changed again."""
         await self.node.sh(f"dmsetup suspend --noflush --nolockfs {self.map}")
 
+    async def leaves(self) -> None:
+        """It is unplugged, whoever uses it."""
+        await self.node.sh(f"rm {_tpg(self.map, 0)}/lun/lun_0/link")
+
+    async def returns(self) -> str:
+        """It is plugged again; returns its device node, which may have another name."""
+        return f"/dev/{await _connected(self.node, self.map, 0)}"
+
     async def _load(self, *table: str) -> None:
         lines = "\\n".join(table)
         await self.node.sh(
@@ -116,13 +124,16 @@ echo {serial} > {folder}/wwn/vpd_unit_serial
 
 async def _path(node: GuestNode, name: str, number: int) -> str:
     """Makes one more path to the map and returns the name of the disk that appears."""
+    tpg = _tpg(name, number)
+    await node.sh(f"mkdir -p {tpg}/lun/lun_0 && echo {_wwn(name, number, port=1)} > {tpg}/nexus")
+    return await _connected(node, name, number)
+
+
+async def _connected(node: GuestNode, name: str, number: int) -> str:
     return (
         await node.sh(f"""set -e
 before=$(ls /sys/block)
-tpg={_tpg(name, number)}
-mkdir -p $tpg/lun/lun_0
-echo {_wwn(name, number, port=1)} > $tpg/nexus
-ln -s {TARGET}/core/iblock_0/{name} $tpg/lun/lun_0/link
+ln -s {TARGET}/core/iblock_0/{name} {_tpg(name, number)}/lun/lun_0/link
 for _ in $(seq 100); do
     for disk in $(ls /sys/block | grep ^sd); do
         if ! echo $before | grep -qw $disk && [ -b /dev/$disk ]; then

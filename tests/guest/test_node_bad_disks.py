@@ -81,6 +81,25 @@ async def test_a_plugin_that_is_killed_during_a_slow_mkfs_comes_right(node: Gues
         assert await volume.read() == "after"
 
 
+async def test_a_disk_that_leaves_during_mkfs_is_formatted_anew_when_it_is_back(node: GuestNode, disks: Disks) -> None:
+    async with bad_disk(node, disks) as (volume, disk):
+        await disk.delays(reads_ms=0, writes_ms=400)
+        async with volume.being_staged() as call:
+            await node.until(f"grep -qs {disk.devices[0]} {PROGRAMS_LOG}")
+            await disk.leaves()
+        failure = call.exception()
+        assert isinstance(failure, GRPCError)
+        assert volume.id in str(failure.message)
+        assert await node.mount_points() == []
+        await disk.works()
+        devices = {disk.devices[0], await disk.returns()}
+        await done(volume.stage)
+        await volume.publish()
+        await volume.write("after")
+        assert await volume.read() == "after"
+        assert [made for device in devices for made in await node.made(device)] == ["mkfs.ext4"] * 2
+
+
 async def test_errors_of_a_disk_never_make_it_blank_and_it_is_used_again_when_they_end(
     node: GuestNode, disks: Disks
 ) -> None:

@@ -26,17 +26,21 @@ class DroppedError(Exception):
     """The caller is to see its connection dropped."""
 
 
+async def ordered_faults(connection: Connection, resource: Resource, key: Key) -> Sequence[Owner]:
+    """The objects that may order faults of requests about this machine, read afresh."""
+    found = await asyncio.gather(_find(connection, resource, key), _find(connection, KUBEVIRT, KUBEVIRT_KEY))
+    return (resource, key, found[0]), (KUBEVIRT, KUBEVIRT_KEY, found[1])
+
+
 @asynccontextmanager
-async def faulty(connection: Connection, resource: Resource, key: Key, *, action: str) -> AsyncIterator[None]:
+async def faulty(connection: Connection, owners: Sequence[Owner], *, action: str) -> AsyncIterator[None]:
     """Around the carrying out of a hot-plug request: delays it, refuses it before, or answers wrongly after it.
 
     Raises:
         ApiError: with the Status to answer.
         DroppedError: see there.
     """
-    found = await asyncio.gather(_find(connection, resource, key), _find(connection, KUBEVIRT, KUBEVIRT_KEY))
-    owners: Sequence[Owner] = ((resource, key, found[0]), (KUBEVIRT, KUBEVIRT_KEY, found[1]))
-    await asyncio.sleep(faults_of(*found).virt_api_slow)
+    await asyncio.sleep(faults_of(*(obj for _, _, obj in owners)).virt_api_slow)
     await _answer(connection, owners, f"refuse-{action}")
     yield
     await _answer(connection, owners, f"lose-{action}")

@@ -27,7 +27,7 @@ from e2e.lab.kubevirt.faults import faults_of
 from e2e.lab.kubevirt.gates import KUBEVIRT_KEY
 from e2e.lab.kubevirt.hotplug_requests import Action, CrashError, change_volume
 from e2e.lab.kubevirt.installation import SUBRESOURCE_GROUP, SUBRESOURCE_VERSIONS
-from e2e.lab.kubevirt.request_faults import DroppedError, faulty, refuse_data_volume
+from e2e.lab.kubevirt.request_faults import DroppedError, faulty, ordered_faults, refuse_data_volume
 from e2e.lab.kubevirt.resources import DATA_VOLUME, KUBEVIRT, VM, VMI, Object, Resource
 from e2e.lab.kubevirt.settings import Serving
 
@@ -196,10 +196,13 @@ def _changing(cluster: Cluster, resource: Resource, *, version: str, action: Act
         user = request.headers.get("X-Remote-User", "")
         asking = User(name=user, groups=request.headers.getall("X-Remote-Group", []))
         try:
-            denied = await denial(cluster.connection, asking, asked, key=key, action=action)
+            denied, faults = await asyncio.gather(
+                denial(cluster.connection, asking, asked, key=key, action=action),
+                ordered_faults(cluster.connection, resource, key),
+            )
             if denied is not None:
                 return web.Response(status=401, text=denied)
-            async with faulty(cluster.connection, resource, key, action=action):
+            async with faulty(cluster.connection, faults, action=action):
                 await change_volume(cluster, resource, key, action=action, body=await request.read())
         except (CrashError, DroppedError):
             _drop(request)

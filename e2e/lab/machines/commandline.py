@@ -32,6 +32,8 @@ class Hardware:
     initrd: Path
     memory_mib: int
     cpus: int
+    kernel_arguments: str = ""
+    """More of them."""
 
 
 def hotplug_ports(memory_mib: int) -> list[str]:
@@ -50,7 +52,8 @@ def command_line(
         *("-machine", "q35", "-accel", "tcg,thread=multi" if accelerator == "tcg" else "kvm"),
         *("-cpu", EMULATED_CPU if accelerator == "tcg" else "max"),
         *("-smp", str(hardware.cpus), "-m", str(hardware.memory_mib)),
-        *("-kernel", str(hardware.kernel), "-initrd", str(hardware.initrd), "-append", KERNEL_ARGUMENTS),
+        *("-kernel", str(hardware.kernel), "-initrd", str(hardware.initrd), "-append"),
+        f"{KERNEL_ARGUMENTS} {hardware.kernel_arguments}".strip(),
         *_channels(folder),
         *_disks(folder),
         *_network(ports),

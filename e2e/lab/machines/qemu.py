@@ -64,7 +64,7 @@ class QemuMachines(Machines):
 
         Keys: ``directory`` (state, one folder per machine), ``image`` (``kernel``, ``initrd``, ``disk``), ``vms``
         (by name: ``seed``, a folder; ``ports``, forwarded from 127.0.0.1 under the same number), and optionally
-        ``memory_mib`` (1536), ``cpus`` (1), ``accelerator`` (``auto``, ``kvm``, ``tcg``).
+        ``memory_mib`` (1536), ``cpus`` (1), ``accelerator`` (``auto``, ``kvm``, ``tcg``), ``kernel_arguments`` ("").
         """
         directory = Path(config["directory"])
         wanted = config.get("accelerator", "auto")
@@ -78,6 +78,7 @@ class QemuMachines(Machines):
                 initrd=Path(config["image"]["initrd"]),
                 memory_mib=config.get("memory_mib", DEFAULT_MEMORY_MIB),
                 cpus=config.get("cpus", DEFAULT_CPUS),
+                kernel_arguments=config.get("kernel_arguments", ""),
             ),
             disk=Path(config["image"]["disk"]),
             wanted=None if wanted == "auto" else wanted,

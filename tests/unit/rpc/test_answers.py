@@ -53,10 +53,25 @@ async def test_a_reply_reaches_its_caller(served: Served) -> None:
         )
     ],
 )
-async def test_an_error_of_ours_keeps_its_status_and_text(served: Served, error: errors.DriverError) -> None:
+async def test_an_error_of_ours_keeps_its_status_and_text_and_names_the_volume(
+    served: Served, error: errors.DriverError
+) -> None:
     served.controller.behaviour = raising(error)
     answer = await refusal(served)
-    assert (answer.status, answer.message, answer.details) == (error.status, "what was found", None)
+    assert (answer.status, answer.message, answer.details) == (error.status, "volume pvc-1: what was found", None)
+
+
+@pytest.mark.parametrize("text", ["volume pvc-1 is in use", "pvc-1: in use"])
+async def test_an_error_that_names_the_volume_is_left_as_it_is(served: Served, text: str) -> None:
+    served.controller.behaviour = raising(errors.FailedPrecondition(text))
+    assert (await refusal(served)).message == text
+
+
+async def test_an_error_of_a_call_that_is_about_no_volume_names_none(served: Served) -> None:
+    served.controller.behaviour = raising(errors.InvalidArgument("name is empty"))
+    with pytest.raises(GRPCError) as caught:
+        await served.stub.create_volume(csi.CreateVolumeRequest())
+    assert caught.value.message == "name is empty"
 
 
 async def test_a_subclass_of_an_error_inherits_the_status(served: Served) -> None:

@@ -60,7 +60,8 @@ async def test_an_error_is_in_the_line_with_its_code(
     with pytest.raises(GRPCError):
         await served.stub.controller_publish_volume(PUBLISH)
     [line] = [line for line in log_lines if line["event"] == "rpc"]
-    assert (line["code"], line["error"], line["log_level"]) == ("NOT_FOUND", "no such VM", "info")
+    text = f"volume {PUBLISH.volume_id}: no such VM"
+    assert (line["code"], line["error"], line["log_level"]) == ("NOT_FOUND", text, "info")
 
 
 async def test_an_unforeseen_exception_is_logged_as_an_error_with_its_traceback(
