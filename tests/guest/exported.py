@@ -72,6 +72,10 @@ class ExportedDisk:
         """Works for some seconds, fails for some seconds, and so on (dm-flakey)."""
         await self._load(f"0 {self.sectors} flakey {self.below} 0 {up_seconds} {down_seconds}")
 
+    async def grows(self, sectors: int) -> None:
+        """It has so many sectors of what is below, and tells nobody."""
+        await self._load(f"0 {sectors} linear {self.below} 0")
+
     async def hangs(self) -> None:
         """Commands are neither carried out nor refused until the map is changed again."""
         await self.node.sh(f"dmsetup suspend --noflush --nolockfs {self.map}")
@@ -93,13 +97,19 @@ class ExportedDisk:
 
 
 @asynccontextmanager
-async def exported(node: GuestNode, device: str, *, serial: str, paths: int = 1) -> AsyncIterator[ExportedDisk]:
-    """Exports the plugged disk ``device`` under another serial; at the end everything is taken down again."""
+async def exported(
+    node: GuestNode, device: str, *, serial: str, paths: int = 1, sectors: int = 0
+) -> AsyncIterator[ExportedDisk]:
+    """Exports the plugged disk ``device`` under another serial; at the end everything is taken down again.
+
+    Args:
+        sectors: how many of its sectors of 512 bytes, from the first; 0 for all.
+    """
     name = f"map-{secrets.token_hex(4)}"
     await node.sh(
         f"modprobe -a {' '.join(MODULES)}; mountpoint -q /sys/kernel/config || mount -t configfs c /sys/kernel/config"
     )
-    sectors = int(await node.sh(f"cat /sys/block/{device.removeprefix('/dev/')}/size"))
+    sectors = sectors or int(await node.sh(f"cat /sys/block/{device.removeprefix('/dev/')}/size"))
     try:
         await node.sh(f"dmsetup create {name} --table '0 {sectors} linear {device} 0'")
         await node.sh(_backstore(name, serial))

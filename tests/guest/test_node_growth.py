@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
+from kubevirt_csi.domain.serials import new_serial
 from kubevirt_csi.domain.volumes import Bus, Content
 from tests.guest.disks import Disks
+from tests.guest.exported import exported
 from tests.guest.node import GuestNode
 from tests.guest.volumes import MIB, Volume
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+
+SECTOR = 512
 
 
 async def megabytes(volume: Volume) -> int:
@@ -33,6 +39,17 @@ async def test_a_mounted_file_system_grows_with_its_disk(node: GuestNode, disks:
     assert call.result() == 640 * MIB
     assert await megabytes(volume) > small + 250
     assert await volume.read() == "before"
+
+
+async def test_a_disk_whose_growth_the_kernel_was_not_told_of_is_read_anew(node: GuestNode, disks: Disks) -> None:
+    volume = Volume(node=node, size=64 * MIB)
+    base = await disks.plug(replace(volume, size=256 * MIB, serial=new_serial()))
+    async with exported(node, base.device, serial=volume.serial, sectors=volume.size // SECTOR) as disk:
+        await volume.stage()
+        await volume.publish()
+        await disk.grows(256 * MIB // SECTOR)
+        assert await volume.expand(256 * MIB) == 256 * MIB
+        assert await megabytes(volume) > 200
 
 
 async def test_a_raw_volume_has_its_new_size_at_once(node: GuestNode, disks: Disks) -> None:
