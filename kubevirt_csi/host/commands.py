@@ -72,8 +72,8 @@ class Commands:
                 f"{argv[0]} did not end within {timeout:g} s and was killed (last argument: {argv[-1]})"
             ) from error
 
-    async def run_to_end(self, *argv: str) -> Finished:
-        """Runs a program that must not be cut in half; both its outputs are in ``output``.
+    async def run_to_end(self, *argv: str, fds: Sequence[int] = ()) -> Finished:
+        """Runs a program that must not be cut in half; both its outputs are in ``output``. It inherits ``fds``.
 
         A cancelled caller is cancelled only after the program has ended, also at the end of the event loop, which
         cancels all tasks: that is why the program is waited for in a thread.
@@ -82,7 +82,7 @@ class Commands:
             Internal: the program is missing or cannot be started.
         """
         loop = asyncio.get_running_loop()
-        finished = blocking.start(lambda: self._run_in_thread(argv), what=argv[0])
+        finished = blocking.start(lambda: self._run_in_thread(argv, fds), what=argv[0])
         started = loop.time()
         cancelled = await _end_of(
             finished,
@@ -93,7 +93,7 @@ class Commands:
             raise cancelled
         return finished.result()
 
-    def _run_in_thread(self, argv: Sequence[str]) -> Finished:
+    def _run_in_thread(self, argv: Sequence[str], fds: Sequence[int] = ()) -> Finished:
         try:
             process = subprocess.Popen(
                 argv,
@@ -102,6 +102,7 @@ class Commands:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 start_new_session=True,
+                pass_fds=fds,
             )
         except OSError as error:
             raise self._not_started(argv[0], error) from error

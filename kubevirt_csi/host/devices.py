@@ -49,11 +49,8 @@ class OpenDevice:
     @asynccontextmanager
     async def open(cls, disk: Disk, *, read_again: Callable[[Disk], Disk]) -> AsyncIterator[OpenDevice]:
         """Opens the disk, and closes it at the end. ``read_again`` reads a disk's identity anew from the kernel."""
-        pin = await blocking.call(lambda: _pin(disk), what=f"opening {disk.path}", timeout=IO_SECONDS)
-        try:
+        async with _pinned(disk) as pin:
             yield cls(disk, pin=pin, read_again=read_again)
-        finally:
-            await blocking.call(pin.close, what=f"closing {disk.path}", timeout=IO_SECONDS)
 
     @property
     def disk(self) -> Disk:
@@ -198,9 +195,26 @@ async def _on(disk: Disk, flags: int, use: Callable[[int], T], *, what: str) -> 
     return await blocking.call(work, what=f"{what} {disk.path}", timeout=IO_SECONDS)
 
 
-def _pin(disk: Disk) -> FileIO:
+@asynccontextmanager
+async def pinned(disk: Disk) -> AsyncIterator[int]:
+    """The disk opened for reading, as a file descriptor: meanwhile no other disk gets its name or number.
+
+    Raises:
+        Unavailable: it cannot be opened, or its node is another disk's.
+    """
+    async with _pinned(disk) as pin:
+        yield pin.fileno()
+
+
+@asynccontextmanager
+async def _pinned(disk: Disk) -> AsyncIterator[FileIO]:
     """An object and not a number, so that it is closed even when nobody waits for it any more."""
-    return FileIO(_open(disk, os.O_RDONLY))
+    what = f"opening {disk.path}"
+    pin = await blocking.call(lambda: FileIO(_open(disk, os.O_RDONLY)), what=what, timeout=IO_SECONDS)
+    try:
+        yield pin
+    finally:
+        await blocking.call(pin.close, what=f"closing {disk.path}", timeout=IO_SECONDS)
 
 
 def _open(disk: Disk, flags: int) -> int:

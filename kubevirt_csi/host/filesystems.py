@@ -7,8 +7,8 @@ a disk is never cut in half, and only a few of them run at once: those that have
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import structlog
 
@@ -21,6 +21,8 @@ from kubevirt_csi.observe import context
 from kubevirt_csi.ports.host import SuperBlock
 
 log = structlog.get_logger(__name__)
+
+Pinned = Callable[[Disk], AbstractAsyncContextManager[int]]
 
 PROBE_SECONDS = 60.0
 
@@ -41,10 +43,11 @@ _BLKID_AMBIVALENT = 8
 
 
 class HostFilesystems:
-    """Implements ``ports.host.Filesystems``."""
+    """Implements ``ports.host.Filesystems``; ``pinned`` opens a disk for as long as a program works on it."""
 
-    def __init__(self, commands: Commands, *, parallel: int = PARALLEL) -> None:
+    def __init__(self, commands: Commands, *, parallel: int = PARALLEL, pinned: Pinned = devices.pinned) -> None:
         self._commands = commands
+        self._pinned = pinned
         self._parallel = parallel
         self._slots = asyncio.Semaphore(parallel)
 
@@ -82,11 +85,16 @@ class HostFilesystems:
     async def make(self, disk: Disk, fs_type: str, *, options: tuple[str, ...] = ()) -> None:
         """Makes a file system, whatever is there. Runs to its end even when the caller is cancelled.
 
+        mkfs gets the disk as it was opened here, not its name: in the place of a disk that has left, mkfs.ext4 makes a
+        file, after which no disk gets that device node any more.
+
         Raises:
+            Unavailable: the disk has left, or another has its device node.
             Internal: mkfs failed; the disk may hold half a file system.
         """
-        async with self._slot(f"{fs_type} to be made on disk {disk}"):
-            finished = await self._commands.run_to_end(*mkfs.command(disk, fs_type, options))
+        async with self._slot(f"{fs_type} to be made on disk {disk}"), self._pinned(disk) as fd:
+            command = mkfs.command(f"/proc/self/fd/{fd}", fs_type, options, size_bytes=disk.size_bytes)
+            finished = await self._commands.run_to_end(*command, fds=(fd,))
         if finished.code != 0:
             raise Internal(f"making {fs_type} on disk {disk} failed: {finished}")
 

@@ -10,8 +10,6 @@ a started format is. Only then does the mark outlive a mkfs that is killed. Grow
 
 from __future__ import annotations
 
-from kubevirt_csi.domain.disks import Disk
-
 MIB = 1024 * 1024
 BLOCK_BYTES = 4096
 
@@ -44,21 +42,21 @@ _EXT4_TAIL_BYTES = 16 * MIB
 """The head of a group with copies of superblock and descriptors is shorter than this less 1 MiB, up to 16 TiB."""
 
 
-def command(disk: Disk, fs_type: str, options: tuple[str, ...]) -> tuple[str, ...]:
-    """Program and arguments that make a file system on the disk, whatever is there."""
-    return _COMMANDS[fs_type](disk, options)
+def command(device: str, fs_type: str, options: tuple[str, ...], *, size_bytes: int) -> tuple[str, ...]:
+    """Program and arguments that make a file system on the device of that size, whatever is there."""
+    return _COMMANDS[fs_type](device, size_bytes, options)
 
 
-def _ext4(disk: Disk, options: tuple[str, ...]) -> tuple[str, ...]:
+def _ext4(device: str, size_bytes: int, options: tuple[str, ...]) -> tuple[str, ...]:
     features = ("-O", ",".join(("none", *EXT4_FEATURES)), "-E", "nodiscard,lazy_itable_init=1")
-    return *_EXT4, *features, *options, disk.path, str(ext4_bytes(disk.size_bytes) // BLOCK_BYTES)
+    return *_EXT4, *features, *options, device, str(ext4_bytes(size_bytes) // BLOCK_BYTES)
 
 
-def _xfs(disk: Disk, options: tuple[str, ...]) -> tuple[str, ...]:
-    return "mkfs.xfs", "-f", "-q", "-K", "-m", XFS_METADATA, "-i", XFS_INODES, *options, disk.path
+def _xfs(device: str, _size_bytes: int, options: tuple[str, ...]) -> tuple[str, ...]:
+    return "mkfs.xfs", "-f", "-q", "-K", "-m", XFS_METADATA, "-i", XFS_INODES, *options, device
 
 
-def _btrfs(disk: Disk, options: tuple[str, ...]) -> tuple[str, ...]:
+def _btrfs(device: str, size_bytes: int, options: tuple[str, ...]) -> tuple[str, ...]:
     features = ("-O", BTRFS_FEATURES, "-R", BTRFS_RUNTIME_FEATURES, "--csum", "crc32c")
     layout = (
         "-s",
@@ -70,9 +68,9 @@ def _btrfs(disk: Disk, options: tuple[str, ...]) -> tuple[str, ...]:
         "-m",
         "dup",
         "-b",
-        str(btrfs_bytes(disk.size_bytes)),
+        str(btrfs_bytes(size_bytes)),
     )
-    return "mkfs.btrfs", "-f", "-q", "-K", *features, *layout, *options, disk.path
+    return "mkfs.btrfs", "-f", "-q", "-K", *features, *layout, *options, device
 
 
 def ext4_bytes(disk_bytes: int) -> int:

@@ -26,7 +26,12 @@ PROGRAMS_LOG = Path("/run/programs")
 _NEVER_ON_A_NODE = ("kubernetes_asyncio", "aiohttp")
 _MKFS = ("mkfs.ext4", "mkfs.xfs", "mkfs.btrfs")
 _SHIM = """#!/bin/busybox sh
-echo "{name} $*" >> {log}
+words=
+for word; do
+    case $word in /proc/self/fd/*) word=$(busybox readlink "$word") ;; esac
+    words="$words $word"
+done
+echo "{name}$words" >> {log}
 exec /usr/sbin/{name} "$@"
 """
 

@@ -44,9 +44,9 @@ class CountingCommands(Commands):
         self.ran.append(tuple(argv))
         return await super()._run(argv)
 
-    def _run_in_thread(self, argv):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - as in the base
+    def _run_in_thread(self, argv, fds=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - as in the base
         self.ran.append(tuple(argv))
-        return super()._run_in_thread(argv)
+        return super()._run_in_thread(argv, fds)
 
     def made(self) -> list[str]:
         """The mkfs programs that ran."""

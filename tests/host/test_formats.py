@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from kubevirt_csi.domain.disks import Disk
 from kubevirt_csi.domain.mkfs import SMALLEST_BYTES
-from kubevirt_csi.errors import FailedPrecondition, Internal, InvalidArgument
+from kubevirt_csi.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
+from kubevirt_csi.host.commands import Commands
+from kubevirt_csi.host.filesystems import HostFilesystems
 from kubevirt_csi.host.mkfs import EXT4_FEATURES, btrfs_bytes, ext4_bytes
 from kubevirt_csi.ports.host import SuperBlock
 from tests.host.conftest import Plugin
@@ -81,6 +86,30 @@ async def test_what_lies_on_a_disk_is_not_discarded(plugin: Plugin, fs_type: str
     await plugin.filesystems.make(await the_disk(plugin), fs_type)
     kept = [place for place in places if disk.read(place + MIB, 4096) == b"x" * 4096]
     assert len(kept) > len(places) / 2
+
+
+class LosingCommands(Commands):
+    """A device node goes in the moment in which a program is started."""
+
+    def __init__(self, node: Path) -> None:
+        super().__init__(search_path=os.environ["PATH"])
+        self._node = node
+
+    def _run_in_thread(self, argv, fds=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - as in the base
+        self._node.unlink()
+        return super()._run_in_thread(argv, fds)
+
+
+@pytest.mark.parametrize("fs_type", FILE_SYSTEMS)
+async def test_mkfs_makes_no_file_in_the_place_of_a_disk_that_has_left(plugin: Plugin, fs_type: str) -> None:
+    plugin.machine.plug("vdb", serial=SERIAL, size=SIZE)
+    disk = await the_disk(plugin)
+    node = Path(disk.path)
+    with suppress(Internal):  # it may reach the disk all the same
+        await HostFilesystems(LosingCommands(node)).make(disk, fs_type)
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        await plugin.filesystems.make(disk, fs_type)
+    assert node.name not in os.listdir(node.parent)  # noqa: PTH208 - a folder of a test answers at once
 
 
 async def test_the_inode_tables_of_an_ext4_are_left_to_the_kernel(plugin: Plugin) -> None:

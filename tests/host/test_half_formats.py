@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kubevirt_csi.domain.disks import Disk
 from kubevirt_csi.domain.volumes import Content
 from kubevirt_csi.host.devices import MARK_BYTES
 from kubevirt_csi.host.mkfs import command
@@ -98,14 +99,19 @@ async def test_whatever_part_of_mkfs_reached_the_disk_it_is_formatted_again_on_a
         run(*SOUND[fs_type], str(disk.path))
 
 
+def mkfs_of(disk: Disk, fs_type: str) -> tuple[str, ...]:
+    """As the plugin runs it, with the disk's name in the place of its file descriptor."""
+    return command(disk.path, fs_type, (), size_bytes=disk.size_bytes)
+
+
 @pytest.mark.parametrize("fs_type", FILE_SYSTEMS)
 async def test_a_mkfs_that_is_killed_at_any_of_its_system_calls_is_repeated(plugin: Plugin, fs_type: str) -> None:
     disk = await marked(plugin, SMALLEST_XFS)
-    last = stops_of(command(await the_disk(plugin), fs_type, ())) - 1
+    last = stops_of(mkfs_of(await the_disk(plugin), fs_type)) - 1
     for eighth in range(1, 8):  # the number of calls varies a little where there are threads
         plugin.machine.unplug(disk)
         disk = await marked(plugin, SMALLEST_XFS)
-        kill_at(last * eighth // 8, command(await the_disk(plugin), fs_type, ()))
+        kill_at(last * eighth // 8, mkfs_of(await the_disk(plugin), fs_type))
         volume = PodVolume(plugin, fs_type=fs_type, content=Content.USED)
         await volume.stage()
         await volume.unstage()

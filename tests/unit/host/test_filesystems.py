@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -34,7 +36,8 @@ class WrittenDown(Commands):
         assert timeout < float("inf")
         return self._finished(argv)
 
-    async def run_to_end(self, *argv: str) -> Finished:
+    async def run_to_end(self, *argv: str, fds: Sequence[int] = ()) -> Finished:
+        assert [*fds] == [int(word.rpartition("/")[2]) for word in argv if word.startswith("/proc/self/fd/")]
         finished = self._finished(argv)
         await self.go.wait()
         return finished
@@ -43,6 +46,12 @@ class WrittenDown(Commands):
         self.ran.append(argv)
         code, output, errors = self.result
         return Finished(argv=argv, code=code, output=output, errors=errors)
+
+
+@asynccontextmanager
+async def pinned(disk: Disk) -> AsyncIterator[int]:
+    """The letter of the disk stands for its file descriptor."""
+    yield ord(disk.name[-1])
 
 
 async def settled() -> None:
@@ -54,7 +63,7 @@ async def settled() -> None:
 async def test_only_a_few_make_file_systems_at_once_and_the_others_say_that_they_wait() -> None:
     commands = WrittenDown()
     commands.go.clear()
-    filesystems = HostFilesystems(commands)
+    filesystems = HostFilesystems(commands, pinned=pinned)
     works = [context.Work() for _ in range(PARALLEL + 2)]
 
     async def make(work: context.Work, name: str) -> None:
@@ -86,7 +95,7 @@ async def test_only_a_few_make_file_systems_at_once_and_the_others_say_that_they
 async def test_who_is_cancelled_while_waiting_starts_nothing() -> None:
     commands = WrittenDown()
     commands.go.clear()
-    filesystems = HostFilesystems(commands, parallel=1)
+    filesystems = HostFilesystems(commands, parallel=1, pinned=pinned)
     async with asyncio.TaskGroup() as group:
         group.create_task(filesystems.make(disk("vdb"), "xfs"))
         waiting = group.create_task(filesystems.make(disk("vdc"), "xfs"))
@@ -95,7 +104,7 @@ async def test_who_is_cancelled_while_waiting_starts_nothing() -> None:
         await settled()
         assert waiting.cancelled()
         commands.go.set()
-    assert [argv[-1] for argv in commands.ran] == ["/dev/vdb"]
+    assert [argv[-1] for argv in commands.ran] == [f"/proc/self/fd/{ord('b')}"]
     await filesystems.make(disk("vdd"), "xfs")
 
 
@@ -151,7 +160,7 @@ async def test_nothing_found_is_an_answer_and_a_complaint_is_none() -> None:
 
 
 async def test_a_failed_mkfs_or_wipefs_is_told_in_its_own_words() -> None:
-    filesystems = HostFilesystems(WrittenDown(code=1, output="no space left"))
+    filesystems = HostFilesystems(WrittenDown(code=1, output="no space left"), pinned=pinned)
     with pytest.raises(Internal, match=r"making btrfs on disk /dev/vdb .* failed: mkfs.btrfs ended with 1: no space"):
         await filesystems.make(disk(), "btrfs")
     with pytest.raises(Internal, match=r"signatures cannot be taken off disk /dev/vdb .*wipefs ended with 1"):
@@ -161,9 +170,9 @@ async def test_a_failed_mkfs_or_wipefs_is_told_in_its_own_words() -> None:
 @pytest.mark.parametrize("fs_type", ["ext4", "xfs", "btrfs"])
 async def test_nothing_is_discarded_and_the_class_options_come_after_the_fixed_ones(fs_type: str) -> None:
     commands = WrittenDown()
-    await HostFilesystems(commands).make(disk(), fs_type, options=("-n", "7"))
+    await HostFilesystems(commands, pinned=pinned).make(disk(), fs_type, options=("-n", "7"))
     (argv,) = commands.ran
     assert argv[0] == f"mkfs.{fs_type}"
     assert "-K" in argv or "nodiscard" in ",".join(argv)
-    assert argv.index("-n", argv.index("-n") + (argv.count("-n") > 1)) < argv.index("/dev/vdb")
+    assert argv.index("-n", argv.index("-n") + (argv.count("-n") > 1)) < argv.index(f"/proc/self/fd/{ord('b')}")
     assert argv[0] in PROGRAMS
