@@ -226,7 +226,7 @@ def _translated(error: Exception, call: Call) -> GRPCError:
 
 def _naming_the_volume(call: Call, text: str) -> str:
     """What happened to a disk or to a program was told by one who does not know of volumes."""
-    volume = call.subject().get("volume_id", "")
+    volume = call.subject().get("volume_id", "").encode("unicode_escape").decode()
     return text if volume in text else f"volume {volume}: {text}"
 
 
