@@ -18,23 +18,31 @@ from e2e.lab.state import LabDirectory, LabError
 
 CONTROLLER = "driver"
 GUEST_SECONDS = 300.0
-# Runs in the guest. The plugin is found by a flag that only it has, mkfs by its name; its parent is the plugin.
+# Runs in the guest. The plugin is found by a flag that only it has, mkfs by its name, among the processes that are new:
+# to read about them all can take an emulated guest longer than mkfs does.
 KILL_PLUGIN = """
-import os, pathlib, signal, sys, time
+import os, signal, sys, time
 
-def commands():
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+def processes():
+    return {name for name in os.listdir("/proc") if name.isdigit()}
+
+def commands(pids):
+    for pid in pids:
         try:
-            yield int(folder.name), folder.joinpath("cmdline").read_bytes().split(b"\\0")
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                yield int(pid), file.read().split(b"\\0")
         except OSError:
             pass
 
 def plugin():
-    return [pid for pid, words in commands() if any(word.startswith(b"--node-id-file=") for word in words)]
+    found = commands(processes())
+    return [pid for pid, words in found if any(word.startswith(b"--node-id-file=") for word in words)]
 
 def formatting():
-    return [pid for pid, words in commands() if os.path.basename(words[0]).startswith(b"mkfs.")]
+    found = commands(processes() - old)
+    return [pid for pid, words in found if os.path.basename(words[0]).startswith(b"mkfs.")]
 
+old = processes()
 deadline = time.monotonic() + float(sys.argv[2])
 while sys.argv[1] == "formatting" and not formatting():
     if time.monotonic() > deadline:
