@@ -17,12 +17,14 @@ Patch = list[Object]
 
 def annotating(claim: Claim, changes: Mapping[str, str | None]) -> Patch:
     """Writes annotations (None removes one), if the claim lives and this driver's are as they were read."""
-    known = claim.annotations or {}
-    unchanged = [_test(_annotation(key), known.get(key)) for key in sorted({*KEPT_ON_CLAIM, *changes})]
-    if claim.annotations is None:
-        unchanged = [_test(_ANNOTATIONS, None), {"op": "add", "path": _ANNOTATIONS, "value": {}}]
     living = [] if claim.deleting else [_test("/metadata/deletionTimestamp", None)]
-    return [_test("/metadata/uid", claim.uid), *living, *unchanged, *_changes(known, changes)]
+    guard = [_test("/metadata/uid", claim.uid), *living]
+    if claim.annotations is None:
+        first = {"op": "add", "path": _ANNOTATIONS, "value": {}}
+        return [*guard, _test(_ANNOTATIONS, None), first, *_changes({}, changes)]
+    known = claim.annotations
+    unchanged = [_test(_annotation(key), known.get(key)) for key in sorted({*KEPT_ON_CLAIM, *changes})]
+    return [*guard, *unchanged, *_changes(known, changes)]
 
 
 def resizing(claim: Claim, quantity: str, annotations: Mapping[str, str | None]) -> Patch:

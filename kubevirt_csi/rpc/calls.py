@@ -22,6 +22,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
 from kubevirt_csi import errors
+from kubevirt_csi.domain.names import shown
 from kubevirt_csi.observe import context
 from kubevirt_csi.rpc.endpoint import peer_uid
 from kubevirt_csi.rpc.mutations import mutation_of
@@ -226,7 +227,7 @@ def _translated(error: Exception, call: Call) -> GRPCError:
 
 def _naming_the_volume(call: Call, text: str) -> str:
     """What happened to a disk or to a program was told by one who does not know of volumes."""
-    volume = call.subject().get("volume_id", "").encode("unicode_escape").decode()
+    volume = shown(getattr(call.request, "volume_id", ""))
     return text if volume in text else f"volume {volume}: {text}"
 
 

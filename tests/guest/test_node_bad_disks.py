@@ -6,6 +6,7 @@ does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -59,6 +60,23 @@ async def written(volume: Volume) -> None:
     await volume.unstage()
 
 
+@asynccontextmanager
+async def slow_mkfs(volume: Volume, disk: ExportedDisk) -> AsyncIterator[asyncio.Task[None]]:
+    """The volume is being staged, and its mkfs has begun and takes seconds."""
+    await disk.delays(reads_ms=0, writes_ms=400)
+    async with volume.being_staged() as call:
+        await volume.node.until(f"grep -qs {disk.devices[0]} {PROGRAMS_LOG}")
+        yield call
+
+
+async def serves(volume: Volume) -> None:
+    """It can be staged and published, and keeps what a pod writes."""
+    await done(volume.stage)
+    await volume.publish()
+    await volume.write("after")
+    assert await volume.read() == "after"
+
+
 async def test_a_slow_disk_is_formatted_once_however_often_kubelet_asks(node: GuestNode, disks: Disks) -> None:
     async with bad_disk(node, disks) as (volume, disk):
         await disk.delays(reads_ms=20, writes_ms=150)
@@ -68,24 +86,17 @@ async def test_a_slow_disk_is_formatted_once_however_often_kubelet_asks(node: Gu
 
 async def test_a_plugin_that_is_killed_during_a_slow_mkfs_comes_right(node: GuestNode, disks: Disks) -> None:
     async with bad_disk(node, disks) as (volume, disk):
-        await disk.delays(reads_ms=0, writes_ms=400)
-        async with volume.being_staged() as call:
-            await node.until(f"grep -qs {disk.devices[0]} {PROGRAMS_LOG}")
+        async with slow_mkfs(volume, disk) as call:
             await node.kill()
         assert isinstance(call.exception(), StreamTerminatedError)
         await disk.works()
         await node.start()
-        await done(volume.stage)
-        await volume.publish()
-        await volume.write("after")
-        assert await volume.read() == "after"
+        await serves(volume)
 
 
 async def test_a_disk_that_leaves_during_mkfs_is_formatted_anew_when_it_is_back(node: GuestNode, disks: Disks) -> None:
     async with bad_disk(node, disks) as (volume, disk):
-        await disk.delays(reads_ms=0, writes_ms=400)
-        async with volume.being_staged() as call:
-            await node.until(f"grep -qs {disk.devices[0]} {PROGRAMS_LOG}")
+        async with slow_mkfs(volume, disk) as call:
             await disk.leaves()
         failure = call.exception()
         assert isinstance(failure, GRPCError)
@@ -93,10 +104,7 @@ async def test_a_disk_that_leaves_during_mkfs_is_formatted_anew_when_it_is_back(
         assert await node.mount_points() == []
         await disk.works()
         devices = {disk.devices[0], await disk.returns()}
-        await done(volume.stage)
-        await volume.publish()
-        await volume.write("after")
-        assert await volume.read() == "after"
+        await serves(volume)
         assert [made for device in devices for made in await node.made(device)] == ["mkfs.ext4"] * 2
 
 

@@ -71,7 +71,7 @@ async def test_a_volume_with_control_characters_is_named_without_them(served: Se
     served.controller.behaviour = raising(errors.NotFound("no such volume"))
     with pytest.raises(GRPCError) as caught:
         await served.stub.delete_volume(csi.DeleteVolumeRequest(volume_id="own\n"))
-    assert caught.value.message == r"volume own\n: no such volume"
+    assert caught.value.message == r"volume 'own\n': no such volume"
 
 
 async def test_an_error_of_a_call_that_is_about_no_volume_names_none(served: Served) -> None:
