@@ -33,11 +33,11 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the controller asked for; ``body`` is empty when it sent none."""
+    """What the controller asked for; ``body`` is empty when it sent none, and a list when it is a JSON patch."""
 
     method: str
     path: str
-    body: Object = field(default_factory=dict)
+    body: Any = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

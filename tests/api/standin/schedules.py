@@ -163,8 +163,8 @@ class Schedule:
         path = request.path
         match self.point.at, self.point.call:
             case "DataVolume", Call.CREATE:
-                found = (request.method, request.body.get("metadata", {}).get("name"))
-                return path.endswith("/datavolumes") and found == ("POST", self.volume)
+                creates = request.method == "POST" and path.endswith("/datavolumes")
+                return creates and request.body.get("metadata", {}).get("name") == self.volume
             case "DataVolume", _:
                 return request.method == "DELETE" and path.endswith(f"/datavolumes/{self.volume}")
             case "entry", _:
