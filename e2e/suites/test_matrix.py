@@ -95,7 +95,8 @@ def _volumes(where: Surroundings, rows: Sequence[Row]) -> dict[str, dict[str, An
 
 def _delete_pods(where: Surroundings) -> None:
     limit = f"--timeout={PHASE_SECONDS:.0f}s"
-    where.tenant.run("delete", "pods", "-l", "matrix=yes", "-n", where.namespace, limit, timeout=PHASE_SECONDS)
+    # kubectl names the pods that do not go, if it may run a little longer than it waits.
+    where.tenant.run("delete", "pods", "-l", "matrix=yes", "-n", where.namespace, limit, timeout=PHASE_SECONDS + 10)
 
     def detached() -> bool:
         return not where.tenant.items("volumeattachments")
