@@ -13,7 +13,10 @@ from e2e.walk import DRIVER, Surroundings, pod_with_volume
 
 Object = dict[str, Any]
 
+LABEL = "matrix=yes"
+LABELS = {"matrix": "yes"}
 MEBIBYTES = 8
+SMALL, LARGE = "1Gi", "2Gi"
 DEVICE = "/dev/volume"
 FOLDER = "/volume"
 
@@ -28,13 +31,13 @@ class Row:
     infra_class: str = "local-block"
     reclaim: str = "Delete"
     access: str = "ReadWriteOnce"
+    suffix: str = ""
     ephemeral: bool = False
 
     @property
     def name(self) -> str:
         """A name for its objects, and for the test."""
-        kind = "ephemeral" if self.ephemeral else (self.file_system or "block")
-        return f"{self.bus}-{kind}"
+        return f"{self.bus}-{self.file_system or 'block'}{self.suffix}"
 
     @property
     def target(self) -> str:
@@ -57,7 +60,23 @@ ROWS = (
     Row(bus="virtio", file_system="xfs", infra_class="local-block-wffc"),
     Row(bus="virtio", file_system="", binding="Immediate", reclaim="Retain"),
 )
-EPHEMERAL = Row(bus="scsi", file_system="ext4", ephemeral=True)
+EPHEMERAL = Row(bus="scsi", file_system="ext4", suffix="-ephemeral", ephemeral=True)
+REFUSED = Row(bus="scsi", file_system="ext4", suffix="-refused", binding="Immediate", infra_class="local-legacy")
+"""Its infra class lets no claim grow; no pod has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a pod sees of its volume: bytes, and the digest of what was written at first."""
+
+    size: int
+    digest: str
+
+
+def look_in(text: str) -> Look | None:
+    """What the pod printed by ``look_script``, None when it has not yet."""
+    words = next((line.split() for line in text.splitlines() if line.startswith("look ")), [])
+    return Look(int(float(words[1])), words[2]) if len(words) == 3 else None
 
 
 def storage_class(row: Row) -> Object:
@@ -68,46 +87,60 @@ def storage_class(row: Row) -> Object:
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        "metadata": {"name": _object_name(row)},
+        "metadata": {"name": _object_name(row), "labels": LABELS},
         "provisioner": DRIVER,
         "volumeBindingMode": row.binding,
         "reclaimPolicy": row.reclaim,
+        "allowVolumeExpansion": True,
         "parameters": parameters,
     }
 
 
 def claim(row: Row, where: Surroundings) -> Object:
-    """The claim of the row, 1 GiB."""
+    """The claim of the row, of the small size."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": _object_name(row), "namespace": where.namespace},
+        "metadata": {"name": _object_name(row), "namespace": where.namespace, "labels": LABELS},
         "spec": _claim_spec(row),
     }
 
 
 def writer(row: Row, where: Surroundings, *, node: str) -> Object:
-    """A pod that writes random bytes and prints their digest as it reads them back."""
+    """A pod that writes random bytes and looks at its volume."""
     write = f"dd if=/dev/urandom of={row.target} bs=1M count={MEBIBYTES} && sync"
-    return _pod(row, where, name=writer_name(row), node=node, script=f"{write} && {_digest(row)}")
+    return _pod(row, where, name=writer_name(row), node=node, script=f"{write} && {look_script(row)}")
 
 
 def reader(row: Row, where: Surroundings, *, node: str) -> Object:
-    """A pod that prints the digest of what is there."""
-    return _pod(row, where, name=reader_name(row), node=node, script=_digest(row))
+    """A pod that looks at its volume."""
+    return _pod(row, where, name=reader_name(row), node=node, script=look_script(row))
 
 
 def writer_name(row: Row) -> str:
+    """The pod that writes."""
     return f"{_object_name(row)}-writer"
 
 
 def reader_name(row: Row) -> str:
+    """The pod that reads on the other node."""
     return f"{_object_name(row)}-reader"
 
 
 def claim_name(row: Row) -> str:
     """The claim's name; that of a generic ephemeral volume is made by Kubernetes from pod and volume."""
     return f"{writer_name(row)}-volume" if row.ephemeral else _object_name(row)
+
+
+def look_script(row: Row) -> str:
+    """Prints a line that a ``Look`` is read from."""
+    size = (
+        f"$(df -P -k {FOLDER} | awk 'END {{print $2 * 1024}}')"
+        if row.file_system
+        else f"$(blockdev --getsize64 {DEVICE})"
+    )
+    digest = f"$(dd if={row.target} bs=1M count={MEBIBYTES} 2>/dev/null | sha256sum | cut -d' ' -f1)"
+    return f'echo "look {size} {digest}"'
 
 
 def _object_name(row: Row) -> str:
@@ -119,12 +152,8 @@ def _claim_spec(row: Row) -> Object:
         "accessModes": [row.access],
         "volumeMode": "Filesystem" if row.file_system else "Block",
         "storageClassName": _object_name(row),
-        "resources": {"requests": {"storage": "1Gi"}},
+        "resources": {"requests": {"storage": SMALL}},
     }
-
-
-def _digest(row: Row) -> str:
-    return f"dd if={row.target} bs=1M count={MEBIBYTES} 2>/dev/null | sha256sum"
 
 
 def _pod(row: Row, where: Surroundings, *, name: str, node: str, script: str) -> Object:
@@ -141,5 +170,5 @@ def _pod(row: Row, where: Surroundings, *, name: str, node: str, script: str) ->
     made = pod_with_volume(
         where, name=name, node=node, script=script, source={"name": "volume", **source}, seen_as=seen_as
     )
-    made["metadata"]["labels"] = {"matrix": "yes"}
+    made["metadata"]["labels"] = LABELS
     return made

@@ -168,9 +168,7 @@ class Growing:
         if grown is None:
             raise Unavailable(
                 f"volume {expansion.volume_id} is to have {required} bytes, but its disk {now} still had "
-                f"{now.size_bytes} after {self._size_wait_seconds:g} s. KubeVirt tells a running VM of it since 1.9, "
-                "before that with the feature gate ExpandDisks only; otherwise restart the VM. Look at the claim's "
-                "conditions in the infra cluster"
+                f"{now.size_bytes} after {self._size_wait_seconds:g} s. {_what_to_do(now, required)}"
             )
         return grown
 
@@ -184,3 +182,13 @@ class Growing:
     def _note(self, volume_id: str, error: DriverError | None) -> None:
         ailments = [] if error is None else [Ailment(Severity.DEGRADED, Reason.GROWTH_FAILED, str(error))]
         self._health.note(volume_id, source=HEALTH_SOURCE, ailments=ailments)
+
+
+def _what_to_do(disk: Disk, required: int) -> str:
+    """About a disk that stays small."""
+    if disk.paths and all(path.size_bytes >= required for path in disk.paths):
+        return f"The disks below it have grown: run `multipathd resize map {disk.name}` on this node"
+    return (
+        "KubeVirt tells a running VM of it since 1.9, before that with the feature gate ExpandDisks only; otherwise "
+        "restart the VM. Look at the claim's conditions in the infra cluster"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,16 @@ async def test_a_disk_that_does_not_grow_is_an_error_that_names_both_sizes_and_i
         await node.growing.expand(expansion())
     assert "to have 16777216 bytes" in work.waiting_for
     assert grown(host) == []
+
+
+async def test_a_map_that_is_smaller_than_its_paths_is_an_error_that_says_which_program_makes_it_larger(
+    host: FakeHost, node: FakeNode
+) -> None:
+    await node.staging.stage(volume())
+    shown = host.disks["vdb"].shown
+    host.change("vdb", paths=tuple(replace(shown, name=name, size_bytes=16 * MIB) for name in ("sda", "sdb")))
+    with pytest.raises(Unavailable, match=r"still had 8388608 .* run `multipathd resize map vdb` on this node"):
+        await node.growing.expand(expansion())
 
 
 async def test_a_volume_that_has_grown_already_is_no_error(node: FakeNode) -> None:
