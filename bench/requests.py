@@ -49,7 +49,6 @@ REASONS = {
     ("publish", "update", f"{VMS}/addvolume"): "the hot-plug itself",
     ("publish", "get", INSTANCES): "the guest that runs now has the disk: nothing else may be answered with OK",
     ("unpublish", "update", f"{VMS}/removevolume"): "the removal itself",
-    ("unpublish", "get", INSTANCES): "no guest has it any more: an OK lets another VM have it",
     ("unpublish", "patch", CLAIMS): "the entry is given up, and the content counts as used, in one write",
     ("delete", "list", VMS): "no VM would boot with it: what is deleted does not come back",
     ("delete", "list", INSTANCES): "no guest has it, whoever plugged it",

@@ -190,14 +190,15 @@ class Detacher:
     async def until_gone(
         self, volume_id: str, vm: str, *, seconds: float, followed: bool = False
     ) -> InfraVolume | None:
-        """Waits until the volume is in none of the places, confirmed by a fresh read.
+        """Waits until the volume is in none of the places.
 
-        What stays in the instance alone, although the syncer should take it out, the instance is asked for. Of a VM
-        whose cache has shown the disk and shows it no longer, only the instance is read, if there is an entry: its
-        removal, guarded by what was read before, fails when the VM was given the disk anew.
+        What stays in the instance alone, although the syncer should take it out, the instance is asked for. A fresh
+        read confirms it, unless the cache has shown the disk first and then VM and instance without it, and there is
+        an entry: its removal, guarded by what was read before, fails when the VM was given the disk anew. An object
+        that is gone from the cache may only have lost the labels by which it was selected, so that it has to be read.
 
         Returns:
-            the volume with its entry as it was before the confirming read, None if that was a read of VM and instance.
+            the volume with its entry as the cache had it then, None if VM and instance were read.
 
         Raises:
             DeadlineExceeded: it still is somewhere, with where and why.
@@ -209,16 +210,17 @@ class Detacher:
         async def look() -> bool | None:
             nonlocal rest, refusal, before
             for fresh in (False, True):
-                before = await self._with_entry(volume_id, vm) if fresh and followed else None
-                read = self._machines.get_running(vm) if before is not None else self._machines.get(vm, fresh=fresh)
-                machine = await read
-                if machine is None or not machine.holds(volume_id):
-                    continue
-                if alone.is_to_be_asked(machine, volume_id):
-                    refusal = await self._asked(machine, volume_id, alone)
-                rest = "; ".join(filter(None, [machine.whereabouts(volume_id), refusal]))
-                context.progress(f"VM {vm} to let go of volume {volume_id}: {rest}")
-                return None
+                machine = await self._machines.get(vm, fresh=fresh)
+                if machine is not None and machine.holds(volume_id):
+                    if alone.is_to_be_asked(machine, volume_id):
+                        refusal = await self._asked(machine, volume_id, alone)
+                    rest = "; ".join(filter(None, [machine.whereabouts(volume_id), refusal]))
+                    context.progress(f"VM {vm} to let go of volume {volume_id}: {rest}")
+                    return None
+                if followed and _is_whole(machine):
+                    before = await self._with_entry(volume_id, vm)
+                    if before is not None:
+                        return True
             return True
 
         if not await until(look, changed=[lambda: self._machines.changed(vm)], seconds=seconds):
@@ -254,6 +256,11 @@ class _Alone:
             self.since = _now()
         migrating = machine.instance is not None and machine.instance.migrating
         return not (self.asked or machine.deleting or migrating) and _now() - self.since >= ALONE_SECONDS
+
+
+def _is_whole(machine: Machine | None) -> bool:
+    """Whether both VM and instance are there."""
+    return machine is not None and machine.uid is not None and machine.live_instance is not None
 
 
 def _is_usual(machine: Machine, volume_id: str) -> bool:

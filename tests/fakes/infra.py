@@ -51,6 +51,13 @@ class Replica:
         """The cache is as if it had never heard of the volume."""
         self._volumes.pop(name, None)
 
+    def lose_instance(self, name: str) -> None:
+        """The cache shows the VM without its instance, until the next change."""
+        machine = self._machines[name]
+        assert machine is not None
+        self._machines[name] = replace(machine, instance=None)
+        self._notices[name].notify()
+
     def cached_volume(self, name: str) -> InfraVolume | None:
         return self._volumes.get(name)
 
