@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
 
 from e2e.lab.api import Api
 from e2e.lab.controlplane import ControlPlane
 from e2e.tools.build import build
+from tests.api.loops import Loop
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Says in which event loop each test runs."""
+    return {"farewells": Loop}
 
 
 @pytest.fixture(scope="session")
