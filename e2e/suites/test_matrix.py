@@ -1,7 +1,7 @@
 """Every kind of volume in a pod that writes, grows under it, moves to the other VM and has the same bytes there.
 
-The pods of all rows are made together, so that attaches meet: one attachment pod holds all disks of a VM, and what one
-row does to the VM the others feel.
+The pods of all rows are made together, half of them on each VM, so that attaches meet: one attachment pod holds all
+disks of a VM, and what one row does to the VM the others feel.
 """
 
 from __future__ import annotations
@@ -45,16 +45,18 @@ class Outcome:
 def outcome(surroundings: Surroundings) -> Iterator[Outcome]:
     """Plays all rows at once: written and grown on one node, read on the other, and removed."""
     where, found = surroundings, Outcome()
-    first, second = sorted(item["metadata"]["name"] for item in where.tenant.items("nodes"))[:2]
+    nodes = sorted(item["metadata"]["name"] for item in where.tenant.items("nodes"))[:2]
+    first = {row.name: nodes[number % 2] for number, row in enumerate((*ROWS, EPHEMERAL))}
+    second = {row.name: nodes[(number + 1) % 2] for number, row in enumerate(ROWS)}
     where.tenant.apply(*(matrix.storage_class(row) for row in (*ROWS, EPHEMERAL, REFUSED)))
     where.tenant.apply(*(matrix.claim(row, where) for row in (*ROWS, REFUSED)))
 
-    where.tenant.apply(*(matrix.writer(row, where, node=first) for row in (*ROWS, EPHEMERAL)))
+    where.tenant.apply(*(matrix.writer(row, where, node=first[row.name]) for row in (*ROWS, EPHEMERAL)))
     found.written = _looks(where, (*ROWS, EPHEMERAL), name=matrix.writer_name, problems=found.problems)
     found.volumes = _volumes(where, (*ROWS, EPHEMERAL, REFUSED))
     _grow(where, found)
     _delete_pods(where)
-    where.tenant.apply(*(matrix.reader(row, where, node=second) for row in ROWS))
+    where.tenant.apply(*(matrix.reader(row, where, node=second[row.name]) for row in ROWS))
     found.moved = _looks(where, ROWS, name=matrix.reader_name, problems=found.problems)
     _delete_pods(where)
     for row in (*ROWS, REFUSED):
