@@ -71,17 +71,24 @@ CHECK = (
     pytest("unit", "-n", "2", "tests/unit", "tests/properties", "tests/architecture", timeout=600),
 )
 KILLED = "tests/api/standin/test_controller_killed.py"
+GUEST = pytest("guest", "tests/guest", timeout=1200)
+HOST = pytest("host", "tests/host", timeout=1200)
+SANITY = Stage(name="sanity", command=python("e2e.sanity"), timeout=900)
+# Files side by side: each worker has clusters of its own, and most of the time they wait for what they do.
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--timeout=240")
+API = pytest("api", *SIDE_BY_SIDE, "tests/api", f"--ignore={KILLED}", timeout=1200)
+LAB = pytest("lab", "tests/lab", KILLED, timeout=900)
+E2E = pytest("e2e", "e2e/suites", timeout=1800)
 TIERS = (
-    # One is mostly a guest that computes, on one processor; the other mounts and formats on the host.
-    (pytest("host", "tests/host", timeout=1200), pytest("guest", "tests/guest", timeout=1200)),
-    # Files side by side: each worker has clusters of its own, and most of the time they wait for what they do.
-    (pytest("api", "-n", "2", "--dist", "loadfile", "--timeout=240", "tests/api", f"--ignore={KILLED}", timeout=1200),),
-    # These start so many programs at once that nothing else would be in time beside them.
-    (pytest("lab", "tests/lab", KILLED, timeout=900),),
-    (Stage(name="sanity", command=python("e2e.sanity"), timeout=600),),
-    (pytest("e2e", "e2e/suites", timeout=1800),),
+    # A guest that computes, on one processor; beside it what mounts and formats on the host, on the other.
+    [[GUEST], [HOST, SANITY]],
+    [[API]],
+    # It starts so many programs at once that nothing else would be in time beside it.
+    [[LAB]],
+    [[E2E]],
 )
-"""The stages of one group run side by side."""
+"""The groups run one after another, the lanes of a group side by side, and the stages of a lane one after another."""
+TESTS = [*CHECK, *(stage for group in TIERS for lane in group for stage in lane)]
 
 
 def run(stage: Stage) -> bool:
@@ -133,8 +140,13 @@ def run_all() -> bool:
         if not all(finished(stage, process, since) for stage, process, since in builds):
             return False
     with ThreadPoolExecutor() as threads:
-        passed = [passed for group in TIERS for passed in [*threads.map(run, group)]]
+        passed = [passed for group in TIERS for lane in [*threads.map(run_lane, group)] for passed in lane]
     return all(passed)
+
+
+def run_lane(lane: Sequence[Stage]) -> list[bool]:
+    """Runs its stages one after another, also when one fails; says of each whether it passed."""
+    return [run(stage) for stage in lane]
 
 
 Build = tuple[Stage, "subprocess.Popen[bytes]", float]
@@ -177,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     passed = run_check() if which == "check" else run_all()
     print(f"{'all ok' if passed else 'FAILED'} after {time.monotonic() - started:.0f} s, logs in {LOGS}")
-    print(counted([*CHECK, *(stage for group in TIERS for stage in group)]))
+    print(counted(TESTS))
     return 0 if passed else 1
 
 
