@@ -81,7 +81,7 @@ class Detacher:
 
     async def _detach(self, volume_id: str, vm: str) -> None:
         machine = await self._machines.get(vm)
-        followed = machine is not None and _is_usual(machine, volume_id)
+        followed = machine is not None and _is_in_both(machine, volume_id) and _is_usual(machine, volume_id)
         if not followed:
             machine = await self._machines.get(vm, fresh=True)
         if machine is None:
@@ -118,7 +118,7 @@ class Detacher:
         Args:
             volume_id: the volume.
             vm: the VM.
-            followed: the cache has shown the disk in the VM, so that it knows about the disk what is to be known.
+            followed: the cache has shown the disk in VM and instance: it knows about the disk what is to be known.
 
         Raises:
             FailedPrecondition: the disk is not this driver's to remove.
@@ -193,9 +193,10 @@ class Detacher:
         """Waits until the volume is in none of the places.
 
         What stays in the instance alone, although the syncer should take it out, the instance is asked for. A fresh
-        read confirms it, unless the cache has shown the disk first and then VM and instance without it, and there is
-        an entry: its removal, guarded by what was read before, fails when the VM was given the disk anew. An object
-        that is gone from the cache may only have lost the labels by which it was selected, so that it has to be read.
+        read confirms it, unless the cache has shown the disk in VM and instance first, and then both without it, and
+        there is an entry: its removal, guarded by what was read before, fails when the VM was given the disk anew. The
+        VM's half alone proves nothing (what the cache knows of the instance may be older), nor does an object that is
+        gone from the cache.
 
         Returns:
             the volume with its entry as the cache had it then, None if VM and instance were read.
@@ -256,6 +257,12 @@ class _Alone:
             self.since = _now()
         migrating = machine.instance is not None and machine.instance.migrating
         return not (self.asked or machine.deleting or migrating) and _now() - self.since >= ALONE_SECONDS
+
+
+def _is_in_both(machine: Machine, volume_id: str) -> bool:
+    """Whether the running instance is to have the disk, as well as the VM."""
+    instance = machine.live_instance
+    return volume_id in machine.volumes and instance is not None and volume_id in instance.volumes
 
 
 def _is_whole(machine: Machine | None) -> bool:

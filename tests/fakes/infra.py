@@ -25,6 +25,7 @@ class Replica:
         self._volumes: dict[str, InfraVolume | None] = {name: cluster.volume(name) for name in cluster.volumes}
         self._machines: dict[str, Machine | None] = dict(cluster.machines)
         self._notices: defaultdict[str, Notice] = defaultdict(Notice)
+        self._late_instances: dict[str, Machine | None] = {}
         self._events = 0
         self._seen: Counter[str] = Counter()
         cluster.touched.append(self._touched)
@@ -39,7 +40,7 @@ class Replica:
         def arrive() -> None:
             if event > self._seen[name]:  # timers of one moment fire in any order, a watch's events do not
                 self._seen[name] = event
-                self._volumes[name], self._machines[name] = volume, machine
+                self._volumes[name], self._machines[name] = volume, self._as_seen(machine)
                 self._notices[name].notify()
 
         if self.lag:
@@ -50,6 +51,14 @@ class Replica:
     def forget(self, name: str) -> None:
         """The cache is as if it had never heard of the volume."""
         self._volumes.pop(name, None)
+
+    def delay_instance(self, name: str) -> None:
+        """The watch of instances stands still: the cache goes on with the VM alone."""
+        self._late_instances[name] = self._machines[name]
+
+    def _as_seen(self, machine: Machine | None) -> Machine | None:
+        late = self._late_instances.get(machine.name) if machine is not None else None
+        return replace(machine, instance=late.instance) if machine is not None and late is not None else machine
 
     def lose_instance(self, name: str) -> None:
         """The cache shows the VM without its instance, until the next change."""

@@ -91,6 +91,19 @@ async def test_an_entry_made_while_it_was_to_be_removed_makes_everything_be_read
     assert dict(cluster.reads) == {"get_volume": 1, "get_machine": 1}
 
 
+async def test_a_cache_that_has_not_seen_the_instance_get_the_disk_does_not_say_that_it_is_gone(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    driver.replica.delay_instance("vm1")
+    publishing = asyncio.create_task(driver.publish("pvc-1", node("vm1"), WRITER))
+    await asyncio.sleep(3.0)
+    publishing.cancel()
+    assert (instance := cluster.machines["vm1"].instance) is not None
+    assert "pvc-1" in instance.volumes
+    await driver.unpublish("pvc-1", node("vm1"))
+    assert not cluster.machines["vm1"].holds("pvc-1")
+
+
 async def test_an_instance_that_the_cache_shows_no_longer_is_read_before_its_disk_is_called_gone(
     cluster: InfraCluster, driver: Driver
 ) -> None:
