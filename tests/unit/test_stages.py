@@ -39,9 +39,12 @@ def test_what_runs_is_interrupted_and_cleans_up_before_the_runner_ends(tmp_path:
         stdout=subprocess.PIPE,
         text=True,
     )
-    pid = began.read_text()  # returns when the stage has written it
-    runner.send_signal(number)
-    told, _ = runner.communicate(timeout=30)
+    try:
+        pid = began.read_text()  # returns when the stage has written it
+        runner.send_signal(number)
+        told, _ = runner.communicate(timeout=30)
+    finally:
+        runner.kill()
     assert told == "ended by a signal\n"
     assert trace.read_text() == "cleaned up"
     assert not Path(f"/proc/{pid}").exists()
