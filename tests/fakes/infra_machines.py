@@ -100,10 +100,16 @@ class Virtualization(Storage):
 
         One that is ``Scheduled`` runs when it has them all.
         """
-        machine = self.machines[name]
-        self.machines[name] = replace(machine, instance=Instance(uid=f"vmi-{self.version()}", phase=phase))
+        machine, instance = self.machines[name], Instance(uid=f"vmi-{self.version()}", phase=phase)
+        self.machines[name] = replace(machine, instance=instance)
         self.touch(name)
-        self.later(self.timing.sync, lambda: self.plug_into_instance(name, machine.volumes, anew=True))
+
+        def plug_again() -> None:
+            now = self.machines.get(name)
+            if now is not None and now.instance is not None and now.instance.uid == instance.uid:
+                self.plug_into_instance(name, machine.volumes, anew=True)
+
+        self.later(self.timing.sync, plug_again)
 
     def plugged(self, name: str, *, claim: str = "", hotpluggable: bool = True) -> PluggedVolume:
         return PluggedVolume(
