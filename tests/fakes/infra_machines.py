@@ -107,7 +107,7 @@ class Virtualization(Storage):
         def plug_again() -> None:
             now = self.machines.get(name)
             if now is not None and now.instance is not None and now.instance.uid == instance.uid:
-                self.plug_into_instance(name, machine.volumes, anew=True)
+                self.plug_into_instance(name, now.volumes, anew=True)
 
         self.later(self.timing.sync, plug_again)
 
