@@ -50,6 +50,7 @@ REASONS = {
     ("publish", "get", INSTANCES): "the guest that runs now has the disk: nothing else may be answered with OK",
     ("unpublish", "update", f"{VMS}/removevolume"): "the removal itself",
     ("unpublish", "patch", CLAIMS): "the entry is given up, and the content counts as used, in one write",
+    ("delete", "get", CLAIMS): "the entries: an attach that another replica has begun shows nowhere else",
     ("delete", "list", VMS): "no VM would boot with it: what is deleted does not come back",
     ("delete", "list", INSTANCES): "no guest has it, whoever plugged it",
     ("delete", "delete", DATA_VOLUMES): "the deletion itself; that it is gone is told by the watch",

@@ -57,6 +57,11 @@ class InfraVolumes:
             data_volume, claim = self._data_volumes.find(volume_id), self._claims.find(volume_id)
         return self._joined(volume_id, data_volume, claim)
 
+    async def get_with_claim_afresh(self, volume_id: str) -> InfraVolume | None:
+        """The same with the DataVolume of the cache; the claim, which has the attachment entries, is read afresh."""
+        claim = await self._read(CLAIMS, volume_id, datavolumes.claim)
+        return self._joined(volume_id, self._data_volumes.find(volume_id), claim)
+
     async def is_foreign(self, volume_id: str) -> bool:
         """Whether an object of that name exists that lacks this tenant's labels, read afresh."""
         for resource in (DATA_VOLUMES, CLAIMS):

@@ -212,12 +212,15 @@ class Provisioner:
         raise Aborted(f"volume {volume_id} kept changing while it was to be deleted")
 
     async def _followed(self, volume_id: str) -> InfraVolume | None:
-        """The volume from the cache, if both its objects are there and no entry counts, which may be gone by now."""
-        volume = await self._volumes.get(volume_id)
-        if volume is None or volume.data_volume is None or volume.claim is None:
+        """The volume, if the cache has both its objects, of which the DataVolume may be gone by now.
+
+        Its entries are read afresh: another replica may have begun an attach that this cache has not heard of, and that
+        no machine shows yet.
+        """
+        if not _has_both(await self._volumes.get(volume_id)):
             return None
-        free = all(self._holding.entries.is_free(volume_id, entry) for entry in volume.attachments.values())
-        return volume if free else None
+        volume = await self._volumes.get_with_claim_afresh(volume_id)
+        return volume if _has_both(volume) else None
 
     async def _require_unused(self, volume: InfraVolume) -> None:
         nodes = await self._holding.elsewhere(volume, vm=None, fresh=True)
@@ -256,6 +259,11 @@ class Provisioner:
         if volume is None:
             raise NotFound(f"volume {volume_id} does not exist in the infra cluster for this tenant")
         return volume
+
+
+def _has_both(volume: InfraVolume | None) -> bool:
+    """Whether DataVolume and claim are there."""
+    return volume is not None and volume.data_volume is not None and volume.claim is not None
 
 
 def provisioned(volume: InfraVolume) -> Provisioned:

@@ -33,6 +33,9 @@ class Volumes(Protocol):
     async def get(self, volume_id: str, *, fresh: bool = False) -> InfraVolume | None:
         """The volume, from either or both of its objects; None when neither exists for this tenant."""
 
+    async def get_with_claim_afresh(self, volume_id: str) -> InfraVolume | None:
+        """The same with the DataVolume of the cache; the claim, which has the attachment entries, is read afresh."""
+
     async def is_foreign(self, volume_id: str) -> bool:
         """Whether an object of that name exists that lacks this tenant's labels, read afresh."""
 

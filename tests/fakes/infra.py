@@ -119,6 +119,13 @@ class FakeVolumes:
         await self._replica.read("get_volume")
         return self._cluster.volume(volume_id)
 
+    async def get_with_claim_afresh(self, volume_id: str) -> InfraVolume | None:
+        await self._replica.read("get_claim")
+        cached, found = self._replica.cached_volume(volume_id), self._cluster.volume(volume_id)
+        if cached is None or cached.data_volume is None or found is None:
+            return found
+        return replace(found, data_volume=cached.data_volume)
+
     async def is_foreign(self, volume_id: str) -> bool:
         await self._replica.read("is_foreign")
         volume = self._cluster.volumes.get(volume_id)

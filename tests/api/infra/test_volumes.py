@@ -105,6 +105,16 @@ async def test_both_halves_make_one_volume_in_a_fresh_read_and_in_the_cache(infr
         assert await infra.volumes.get("pvc-2") is None
 
 
+async def test_the_claim_can_be_read_afresh_alone_beside_the_cached_data_volume(infra: Infra, cdi: Cdi) -> None:
+    volume = await made(infra, cdi)
+    async with running(infra.run()):
+        await _cached(infra, "pvc-1")
+        for content in ("used", "none", "used"):  # at once, before the cache can have heard of it
+            volume = await infra.volumes.annotate(volume, {infra_volumes.CONTENT: content})
+            assert await infra.volumes.get_with_claim_afresh("pvc-1") == volume
+        assert await infra.volumes.get_with_claim_afresh("pvc-2") is None
+
+
 async def test_objects_of_another_tenant_do_not_exist(infra: Infra, cdi: Cdi) -> None:
     foreign = {"csi.kubevirt.io/cluster": "tenant-b"}
     await cdi.api.create(cdi.claims, claim({"name": "pvc-foreign", "labels": foreign}))

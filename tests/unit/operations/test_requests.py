@@ -16,8 +16,8 @@ from tests.fakes.infra_cluster import InfraCluster
 pytestmark = pytest.mark.looptime
 
 NEW = CreateRequest(name="pvc-new", capabilities=[WRITER], capacity=CapacityRange(required=2**30), parameters={})
-SURVEYS_AND_INSTANCE = {"holders": 2, "get_instance": 1}
-"""All machines before the attach and before the deletion, the instance after the attach."""
+FEW = {"holders": 2, "get_instance": 1, "get_claim": 1}
+"""All machines (two requests) before attach and deletion, the instance after an attach, entries before a deletion."""
 
 
 @pytest.mark.parametrize("seconds", [1.0, 100.0])
@@ -30,7 +30,7 @@ async def test_a_life_takes_the_same_few_reads_however_long_the_hot_plug_takes(
     await driver.unpublish("pvc-new", node("vm1"))
     await driver.delete("pvc-new")
     assert "pvc-new" not in cluster.volumes
-    assert dict(cluster.reads) == SURVEYS_AND_INSTANCE
+    assert dict(cluster.reads) == FEW
 
 
 async def test_a_cache_that_lags_by_a_moment_costs_no_more_reads(cluster: InfraCluster) -> None:
@@ -41,7 +41,7 @@ async def test_a_cache_that_lags_by_a_moment_costs_no_more_reads(cluster: InfraC
     await driver.unpublish("pvc-new", node("vm1"))
     await asyncio.sleep(1.0)
     await driver.delete("pvc-new")
-    assert dict(cluster.reads) == SURVEYS_AND_INSTANCE
+    assert dict(cluster.reads) == FEW
 
 
 async def test_a_volume_that_the_cache_has_not_heard_of_is_found_by_its_name(cluster: InfraCluster) -> None:
@@ -69,6 +69,29 @@ async def test_an_entry_that_the_cache_has_not_heard_of_keeps_a_second_vm_from_t
     with pytest.raises(FailedPrecondition, match="vm1"):
         await late.publish("pvc-1", node("vm2"), WRITER)
     assert cluster.violations == []
+
+
+async def test_an_entry_that_the_cache_has_not_heard_of_keeps_the_volume_from_being_deleted(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    late = Driver(cluster, process="replica-2", lag=30.0)
+    cluster.fail("add_volume", Unavailable("no answer"), carried_out_after=4.0)
+    with pytest.raises(Unavailable):
+        await driver.publish("pvc-1", node("vm1"), WRITER)
+    with pytest.raises(FailedPrecondition, match="vm1"):
+        await late.delete("pvc-1")
+    await asyncio.sleep(5.0)
+    assert "pvc-1" in cluster.volumes
+    assert cluster.machines["vm1"].holds("pvc-1")
+
+
+async def test_a_volume_whose_claim_the_cache_shows_although_it_is_gone_is_deleted_all_the_same(
+    cluster: InfraCluster, driver: Driver
+) -> None:
+    late = Driver(cluster, process="replica-2", lag=30.0)
+    await driver.delete("pvc-1")
+    await late.delete("pvc-1")
+    assert "pvc-1" not in cluster.volumes
 
 
 async def test_an_attach_that_was_undone_meanwhile_is_not_reported_by_a_late_cache(cluster: InfraCluster) -> None:
