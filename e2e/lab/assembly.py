@@ -52,13 +52,14 @@ class Assembly:
         workload = self._plane("tenant", kubernetes, scheduler=True)
         guests = [Guest(name=vm, kubelet_port=self.ports.take(), seed=self.directory.data / "seeds" / vm) for vm in VMS]
 
-        await self._start_plane(infra)
-        await self._start_kubevirt(infra, machines=self._machines(image, guests))
-        tenant.write_seeds(workload, guests)
-        await management.create_machines(infra, VMS)
-        self.recorder.step(f"VirtualMachines {', '.join(VMS)} are created and power on")
+        async with asyncio.TaskGroup() as starting:
+            starting.create_task(self._start_plane(workload))  # before the guests take both processors
+            await self._start_plane(infra)
+            await self._start_kubevirt(infra, machines=self._machines(image, guests))
+            tenant.write_seeds(workload, guests)
+            await management.create_machines(infra, VMS)
+            self.recorder.step(f"VirtualMachines {', '.join(VMS)} are created and power on")
 
-        await self._start_plane(workload)
         api = await self.stack.enter_async_context(workload.api())
         self.group.create_task(cloudprovider.provide(api, namespace=management.NAMESPACE))
         await management.grant_controller(infra, infra_objects)
