@@ -25,6 +25,8 @@ from tests.api.standin.talking import Client, talk
 
 SERVING_NAMES = ("virt-api.kubevirt.svc", "localhost", "127.0.0.1")
 SCALE = 0.05
+MACHINE_CHECKED_SECONDS = 1.0
+"""Of all machines that run, those of earlier tests too, and only few tests end one from outside."""
 READY_SECONDS = 60.0
 
 
@@ -146,7 +148,7 @@ def _configure(directory: Path, management: ControlPlane, port: int, *, cdi_port
                     "key": str(serving.key),
                     "ca": str(authority),
                 },
-                "durations": {"scale": SCALE},
+                "durations": {"scale": SCALE, "machine_checked": MACHINE_CHECKED_SECONDS / SCALE},
                 "machines": {"kind": "none", "directory": str(directory / "machines"), "virtio_ports": 2},
             }
         )
@@ -172,6 +174,8 @@ async def kubevirt(client: Client) -> AsyncIterator[KubeVirt]:
 
 
 @pytest.fixture
-async def site(standin: StandIn, client: Client, management_namespace: str) -> Site:
+async def site(standin: StandIn, client: Client, management_namespace: str) -> AsyncIterator[Site]:
     """A namespace for machines and volumes."""
-    return Site(client, management_namespace, standin.directory)
+    site = Site(client, management_namespace, standin.directory)
+    yield site
+    await site.abandon()

@@ -36,6 +36,11 @@ class Site:
         await self.client.create(self.vms, vm(name, run_strategy=run_strategy, volumes=volumes))
         return name
 
+    async def abandon(self) -> None:
+        """Has all removed that KubeVirt, CDI and Kubernetes would go on working on; waits for none of it."""
+        for collection in (self.vms, self.vmis, self.datavolumes, self.claims):
+            await self.client.delete(collection)
+
     async def running_vm(self) -> str:
         """A VM whose machine runs; returns its name."""
         name = await self.create_vm()

@@ -66,6 +66,7 @@ async def driver(standin: StandIn, audit: Audit) -> AsyncIterator[Driver]:
             )
             async with running(replica), Channel(path=str(replica.socket)) as channel:
                 yield Driver(channel=channel, ground=await prepare(site, channel), audit=audit)
+        await site.abandon()
 
 
 async def prepare(site: Site, channel: Channel) -> Ground:
