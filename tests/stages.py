@@ -74,8 +74,8 @@ KILLED = "tests/api/standin/test_controller_killed.py"
 GUEST = pytest("guest", "tests/guest", timeout=1200)
 HOST = pytest("host", "tests/host", timeout=1200)
 SANITY = Stage(name="sanity", command=python("e2e.sanity"), timeout=900)
-# Files side by side: each worker has clusters of its own, and most of the time they wait for what they do.
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--timeout=240")
+# Files side by side: each worker has clusters of its own, and much of the time they wait for what they do.
+SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile", "--timeout=240")
 API = pytest("api", *SIDE_BY_SIDE, "tests/api", f"--ignore={KILLED}", timeout=1200)
 LAB = pytest("lab", "tests/lab", KILLED, timeout=900)
 E2E = pytest("e2e", "e2e/suites", timeout=1800)
