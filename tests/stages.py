@@ -77,14 +77,15 @@ SANITY = Stage(name="sanity", command=python("e2e.sanity"), timeout=900)
 # Files side by side: each worker has clusters of its own, and much of the time they wait for what they do.
 SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile", "--timeout=240")
 API = pytest("api", *SIDE_BY_SIDE, "tests/api", f"--ignore={KILLED}", timeout=1200)
-LAB = pytest("lab", "tests/lab", KILLED, timeout=900)
+LAB = pytest("lab", "tests/lab", timeout=900)
+KILLS = pytest("kills", KILLED, timeout=900)
 E2E = pytest("e2e", "e2e/suites", timeout=1800)
 TIERS = (
     # A guest that computes, on one processor; beside it what mounts and formats on the host, on the other.
     [[GUEST], [HOST, SANITY]],
     [[API]],
-    # It starts so many programs at once that nothing else would be in time beside it.
-    [[LAB]],
+    # Labs that start and end, which is mostly waiting; beside them a controller that starts and ends.
+    [[LAB], [KILLS]],
     [[E2E]],
 )
 """The groups run one after another, the lanes of a group side by side, and the stages of a lane one after another."""
