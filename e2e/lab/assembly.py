@@ -1,8 +1,9 @@
 """How a lab is put together, in the order in which it happens.
 
-Guests need half a minute to become nodes, so they are powered on as early as their seeds allow and everything else is
-started meanwhile. Each part goes on the exit stack when it runs, and its watcher into the task group, so that the
-death of any program ends the lab with that program's name.
+Guests need half a minute to become nodes, and both processors for it. So the control planes start side by side, while
+there is nothing else to do, the guests as early as there is somebody to power them on, and the rest meanwhile. Each
+part goes on the exit stack when it runs, and its watcher into the task group, so that the death of any program ends the
+lab with that program's name.
 """
 
 from __future__ import annotations
