@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 CALL_SECONDS = 60.0
 POLL_SECONDS = 0.5
+"""Each look is one kubectl at least, and so a tenth of a second of a processor that emulated guests would use."""
 
 
 class KubectlError(Exception):
@@ -70,18 +71,38 @@ class Kubectl:
         limit = f"--timeout={timeout:.0f}s"
         return self.run("delete", kind, name, *_in(namespace), "--ignore-not-found", limit, timeout=timeout + 10)
 
+    def wait(self, target: str, condition: str, namespace: str | None = None, *, timeout: float) -> None:
+        """Waits for ``condition=NAME`` or ``delete`` of TYPE/NAME: one program with a watch, however long it takes.
+
+        Raises:
+            NotYet: it did not happen within ``timeout`` seconds; the text is kubectl's.
+        """
+        limits = (f"--for={condition}", f"--timeout={timeout:.0f}s")
+        try:
+            self.run("wait", target, *_in(namespace), *limits, timeout=timeout + 10)
+        except KubectlError as error:
+            raise NotYet(str(error)) from error
+
 
 def _in(namespace: str | None) -> Sequence[str]:
     return ("-n", namespace) if namespace else ()
 
 
-def wait_until(look: Callable[[], T | None], *, what: str, timeout: float, last: Callable[[], str] = str) -> T:
+def wait_until(
+    look: Callable[[], T | None],
+    *,
+    what: str,
+    timeout: float,
+    every: float = POLL_SECONDS,
+    last: Callable[[], str] = str,
+) -> T:
     """Calls ``look`` until it returns something true, which is returned.
 
     Args:
         look: reads the state; a KubectlError of it counts as "not yet".
         what: what is waited for, for the error text.
         timeout: seconds.
+        every: seconds between two looks.
         last: what to show of the state when time is up.
 
     Raises:
@@ -97,5 +118,5 @@ def wait_until(look: Callable[[], T | None], *, what: str, timeout: float, last:
         else:
             if found:
                 return found
-        time.sleep(POLL_SECONDS)
+        time.sleep(every)
     raise NotYet(f"not within {timeout:.0f} s: {what}{problem}\n{last()}")

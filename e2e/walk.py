@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.kubectl import Kubectl, wait_until
+from e2e.kubectl import Kubectl, NotYet, wait_until
 
 DRIVER = "csi.kubevirt.io"
 DRIVER_NAMESPACE = "kubevirt-csi-driver"
@@ -201,6 +201,10 @@ def wait_for_digest(where: Surroundings, name: str) -> str:
     def describe() -> str:
         return where.tenant.run("describe", "pod", name, "-n", where.namespace)
 
+    try:
+        where.tenant.wait(f"pod/{name}", "condition=Ready", where.namespace, timeout=ATTACH_SECONDS)
+    except NotYet as error:
+        raise NotYet(f"{error}\n{describe()}") from error
     return wait_until(digest, what=f"pod {name} prints a sha256", timeout=ATTACH_SECONDS, last=describe)
 
 
@@ -255,7 +259,8 @@ def the_guest_has_the_disk(where: Surroundings, seen: Seen) -> Iterator[str]:
 def another_node_reads_the_same_bytes(where: Surroundings, seen: Seen) -> Iterator[str]:
     """The pod is deleted; a new one on the other VM finds the same bytes."""
     where.tenant.delete("pod", writer_of(where), where.namespace)
-    wait_until(lambda: not attachments(where, seen), what="the disk has left the first VM", timeout=DETACH_SECONDS)
+    for attachment in attachments(where, seen):
+        where.tenant.wait(f"volumeattachment/{attachment['metadata']['name']}", "delete", timeout=DETACH_SECONDS)
     reader = pod(where, name=reader_of(where), node=seen.nodes[1], script="sha256sum /data/random")
     where.tenant.apply(reader)
     digest = wait_for_digest(where, reader_of(where))
@@ -278,6 +283,7 @@ def nothing_is_left(where: Surroundings, seen: Seen) -> Iterator[str]:
     """Pod and claim are deleted, and nothing is left in either cluster."""
     where.tenant.delete("pod", reader_of(where), where.namespace)
     where.tenant.delete("pvc", where.name, where.namespace)
+    where.tenant.wait(f"pv/{seen.persistent_volume}", "delete", timeout=DETACH_SECONDS)
     wait_until(lambda: not remains(where, seen), what="both clusters clean", timeout=DETACH_SECONDS,
                last=lambda: "left: " + ", ".join(remains(where, seen)))  # fmt: skip
     yield "tenant:     no PersistentVolume, no VolumeAttachment"

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from e2e.kubectl import KubectlError, NotYet, wait_until
+from e2e.kubectl import NotYet, wait_until
 from e2e.suites import matrix
 from e2e.suites.matrix import EPHEMERAL, LABEL, LARGE, REFUSED, ROWS, Look, Row
 from e2e.walk import Surroundings
 
 PHASE_SECONDS = 420.0
+LOOK_SECONDS = 2.0
 GIB = 2**30
 FILE_SYSTEM_SHARE = 0.9
 """Of the bytes that a volume grows by, what a file system gives its users at least."""
@@ -74,24 +75,27 @@ def _looks(
     looks: dict[str, Look] = {}
 
     def all_of_them() -> bool:
+        running = _running(where)
         for row in rows:
-            if row.name not in looks and (look := _printed(where, name(row))):
+            if row.name not in looks and name(row) in running and (look := _printed(where, name(row))):
                 looks[row.name] = look
         return len(looks) == len(rows)
 
     try:
-        wait_until(all_of_them, what="every pod has looked at its volume", timeout=PHASE_SECONDS)
+        wait_until(all_of_them, what="every pod has looked", timeout=PHASE_SECONDS, every=LOOK_SECONDS)
     except NotYet:
         missing = [name(row) for row in rows if row.name not in looks]
         problems += [where.tenant.run("describe", "pod", each, "-n", where.namespace) for each in missing]
     return looks
 
 
+def _running(where: Surroundings) -> set[str]:
+    pods = where.tenant.items("pods", where.namespace, "-l", LABEL)
+    return {pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"}
+
+
 def _printed(where: Surroundings, pod: str) -> Look | None:
-    try:
-        return matrix.look_in(where.tenant.run("logs", pod, "-n", where.namespace))
-    except KubectlError:
-        return None  # not started yet
+    return matrix.look_in(where.tenant.run("logs", pod, "-n", where.namespace))
 
 
 def _volumes(where: Surroundings, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -112,7 +116,7 @@ def _grow(where: Surroundings, found: Outcome) -> None:
         return all(capacity.get("storage") == LARGE for capacity in capacities)
 
     try:
-        wait_until(everywhere, what="every claim has grown", timeout=PHASE_SECONDS)
+        wait_until(everywhere, what="every claim has grown", timeout=PHASE_SECONDS, every=LOOK_SECONDS)
     except NotYet as error:
         found.problems += [str(error), where.tenant.run("describe", "pvc", "-l", LABEL, "-n", where.namespace)]
         return
@@ -152,7 +156,7 @@ def _delete_pods(where: Surroundings) -> None:
     def detached() -> bool:
         return not where.tenant.items("volumeattachments")
 
-    wait_until(detached, what="every disk has left the VM", timeout=PHASE_SECONDS)
+    wait_until(detached, what="every disk has left the VM", timeout=PHASE_SECONDS, every=LOOK_SECONDS)
 
 
 def _release_what_is_retained(where: Surroundings, found: Outcome) -> None:
@@ -185,7 +189,7 @@ def _left(where: Surroundings, found: Outcome) -> list[str]:
         return tenant + infra
 
     try:
-        wait_until(lambda: not rest(), what="nothing is left", timeout=PHASE_SECONDS)
+        wait_until(lambda: not rest(), what="nothing is left", timeout=PHASE_SECONDS, every=LOOK_SECONDS)
     except NotYet:
         return rest()
     return []
