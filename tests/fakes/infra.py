@@ -122,9 +122,10 @@ class FakeVolumes:
     async def get_with_claim_afresh(self, volume_id: str) -> InfraVolume | None:
         await self._replica.read("get_claim")
         cached, found = self._replica.cached_volume(volume_id), self._cluster.volume(volume_id)
-        if cached is None or cached.data_volume is None or found is None:
-            return found
-        return replace(found, data_volume=cached.data_volume)
+        data_volume = cached.data_volume if cached is not None else None
+        claim = found.claim if found is not None else None
+        known = found or cached
+        return replace(known, data_volume=data_volume, claim=claim) if known and (data_volume or claim) else None
 
     async def is_foreign(self, volume_id: str) -> bool:
         await self._replica.read("is_foreign")

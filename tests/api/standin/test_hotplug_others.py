@@ -139,7 +139,7 @@ async def test_a_dry_run_answers_202_and_stores_nothing(site: Site, kubevirt: Ku
     assert (answer.code, answer.text) == (202, "")
     after = await site.vm(vm)
     assert stored(after) == ["root"]
-    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
 async def test_a_dry_run_at_the_vmi_endpoint_stores_nothing(site: Site) -> None:
