@@ -12,8 +12,9 @@ from pathlib import Path
 
 from e2e.lab.machines.accelerator import Accelerator
 
-# Nobody attacks a guest of the lab, and under emulation the mitigations cost a sixth of all its time.
-KERNEL_ARGUMENTS = "console=ttyS0 net.ifnames=0 apparmor=0 panic=-1 mitigations=off"
+# Nobody attacks a guest of the lab, and under emulation the mitigations cost a sixth of all its time. Timers of
+# microseconds, which Go's runtime sets all the time, each wake QEMU's main loop: another tenth.
+KERNEL_ARGUMENTS = "console=ttyS0 net.ifnames=0 apparmor=0 panic=-1 mitigations=off highres=off"
 # Emulated, every feature costs: a kernel that finds the newest ones saves more registers, checks more accesses, and
 # copies byte by byte because real processors are fast at that. This is what Debian and Go need, and TLS's ciphers.
 EMULATED_CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+aes,+pclmulqdq"
