@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 
 from e2e.lab.machines import Disk
+from e2e.lab.machines.hotplug import Operation
 from kubevirt_csi.domain.volumes import Bus
 from tests.guest.node import GuestNode
 from tests.guest.volumes import Volume
@@ -83,6 +84,14 @@ class Disks:
         """The infra cluster's part of an expansion: a larger image, and the hypervisor's word to the guest."""
         os.truncate(disk.image, size)
         await self.node.machines.resize(self.node.vm, disk.plug, size)
+
+    async def throttle(self, disk: PluggedDisk, bytes_per_second: int) -> None:
+        """Makes the disk slow; 0 makes it fast again."""
+        await self.node.machines.throttle(self.node.vm, disk.plug, bytes_per_second)
+
+    async def fail(self, disk: PluggedDisk, *operations: Operation) -> None:
+        """Has these operations end with an I/O error, and all others work."""
+        await self.node.machines.fail(self.node.vm, disk.plug, operations)
 
     async def names(self) -> frozenset[str]:
         """The guest's scsi and virtio disks."""

@@ -107,6 +107,27 @@ async def test_a_disk_that_is_not_plugged_cannot_be_resized(machines: QemuMachin
         await machines.resize(VM, "a", 2**20)
 
 
+async def test_a_disk_that_is_not_plugged_can_neither_be_slow_nor_fail(machines: QemuMachines) -> None:
+    with pytest.raises(MachineError, match="worker-1: disk a is not plugged, so it cannot be slow"):
+        await machines.throttle(VM, "a", 2**20)
+    with pytest.raises(MachineError, match="worker-1: disk a is not plugged, so it cannot fail"):
+        await machines.fail(VM, "a", ["read"])
+
+
+@pytest.mark.parametrize("bus", ["scsi", "virtio"])
+async def test_a_disk_that_fails_can_be_unplugged_and_is_a_good_one_when_it_is_back(
+    machines: QemuMachines, plug: Plug, bus: Bus
+) -> None:
+    target = await plug("a", bus)
+    await machines.fail(VM, "a", ["read", "write"])
+    read = f"dd if=/dev/{target} bs=512 count=1 iflag=direct of=/dev/null"
+    assert (await machines.run(VM, ["sh", "-c", read])).code != 0
+    await machines.unplug(VM, "a")
+    await gone(machines, target)
+    assert await plug("a", bus) == target
+    await guest(machines, f"for _ in $(seq 100); do [ -b /dev/{target} ] && break; sleep 0.1; done; {read}")
+
+
 async def test_the_plugged_disks_are_known_by_their_names(machines: QemuMachines, plug: Plug) -> None:
     await plug("a", "scsi")
     assert machines.plugged(VM) == {"a"}

@@ -2,7 +2,7 @@
 
 A plug is a block node over the raw file and then a device on it; an unplug is the reverse, with the guest's release
 in between. A scsi disk goes at once; a virtio disk goes when the guest answers, and a guest that is still booting loses
-the request, so it is asked again.
+the request, so it is asked again. A disk can be made slow, or fail: by a node in between that answers with errors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 from e2e.lab.machines import Disk, MachineError
 from e2e.lab.machines.commandline import BOOT_VIRTIO_DISKS
@@ -21,7 +21,9 @@ from e2e.lab.machines.qmp import Monitor, Refused, released
 SERIAL_LIMIT = 36  # QEMU 9.1 and later refuse longer ones
 UNPLUG_SECONDS = 30
 ASK_AGAIN_SECONDS = 3
-RELEASE_TRIES = 10
+EIO = 5
+
+Operation = Literal["read", "write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,21 @@ class Plugged:
     port: str | None = None
     lun: int | None = None
 
+    @property
+    def backend(self) -> str:
+        """What QEMU's monitor calls the device where its limits are concerned."""
+        return f"/machine/peripheral/{self.device}/virtio-backend" if self.port else self.device
+
+    @property
+    def file(self) -> str:
+        """The block node of the file itself."""
+        return f"{self.node}-file"
+
+    @property
+    def faults(self) -> str:
+        """The block node that answers with errors, while there is one."""
+        return f"{self.node}-faults"
+
 
 class Plugs:
     """The plugged disks of one run of a machine; callers take turns."""
@@ -44,6 +61,7 @@ class Plugs:
         self._monitor = monitor
         self._ports = ports
         self._plugged: dict[str, Plugged] = {}
+        self._failing: set[str] = set()
         self._numbers = count()
 
     async def plug(self, disk: Disk) -> str:
@@ -55,7 +73,8 @@ class Plugs:
         if disk.name in self._plugged:
             return self._plugged[disk.name].target
         plugged = self._place(disk)
-        await self._monitor.execute("blockdev-add", _node(plugged))
+        file = {"driver": "file", "node-name": plugged.file, "filename": str(plugged.disk.path)}
+        await self._monitor.execute("blockdev-add", _node(plugged, file=file))
         try:
             await self._monitor.execute("device_add", _device(plugged))
         except BaseException:  # a node that is left keeps the file locked against the next attempt
@@ -76,6 +95,7 @@ class Plugs:
             return
         plugged = self._plugged[name]
         await self._release(plugged)
+        await self._work_again(plugged)
         await self._drop_node(plugged.node)
         del self._plugged[name]
 
@@ -85,9 +105,35 @@ class Plugs:
         Raises:
             MachineError: no such disk is plugged, or QEMU refused.
         """
-        if name not in self._plugged:
-            raise MachineError(f"{self._vm}: disk {name} is not plugged, so it cannot be resized")
-        await self._monitor.execute("block_resize", {"node-name": self._plugged[name].node, "size": size})
+        plugged = self._known(name, so="it cannot be resized")
+        await self._monitor.execute("block_resize", {"node-name": plugged.node, "size": size})
+
+    async def throttle(self, name: str, bytes_per_second: int) -> None:
+        """Lets no more bytes through, reads and writes together; 0 takes the limit away.
+
+        Raises:
+            MachineError: no such disk is plugged, or QEMU refused.
+        """
+        plugged = self._known(name, so="it cannot be slow")
+        others = dict.fromkeys(("bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
+        limit = {"id": plugged.backend, "bps": bytes_per_second, **others}
+        await self._monitor.execute("block_set_io_throttle", limit)
+
+    async def fail(self, name: str, operations: Sequence[Operation]) -> None:
+        """Answers these operations with an I/O error and carries out the others, of which flush is always one.
+
+        Raises:
+            MachineError: no such disk is plugged, or QEMU refused.
+        """
+        plugged = self._known(name, so="it cannot fail")
+        await self._work_again(plugged)
+        if not operations:
+            return
+        rules = [{"event": "none", "iotype": operation, "errno": EIO} for operation in operations]
+        faults = {"driver": "blkdebug", "node-name": plugged.faults, "image": plugged.file, "inject-error": rules}
+        await self._monitor.execute("blockdev-add", faults)
+        self._failing.add(name)
+        await self._monitor.execute("blockdev-reopen", {"options": [_node(plugged, file=plugged.faults)]})
 
     @property
     def names(self) -> AbstractSet[str]:
@@ -147,6 +193,18 @@ class Plugs:
             f"after {UNPLUG_SECONDS} s; is it in use there?"
         )
 
+    async def _work_again(self, plugged: Plugged) -> None:
+        if plugged.disk.name not in self._failing:
+            return
+        await self._monitor.execute("blockdev-reopen", {"options": [_node(plugged, file=plugged.file)]})
+        await self._drop_node(plugged.faults)
+        self._failing.remove(plugged.disk.name)
+
+    def _known(self, name: str, *, so: str) -> Plugged:
+        if name not in self._plugged:
+            raise MachineError(f"{self._vm}: disk {name} is not plugged, so {so}")
+        return self._plugged[name]
+
     async def _drop_node(self, node: str) -> None:
         await self._monitor.execute("blockdev-del", {"node-name": node})
 
@@ -161,14 +219,14 @@ def letters(index: int) -> str:
     return name
 
 
-def _node(plugged: Plugged) -> dict[str, Any]:
+def _node(plugged: Plugged, *, file: str | dict[str, str]) -> dict[str, Any]:
     # Write-back: what the guest wrote is in the file for every reader on the host, and a guest's flush is an fdatasync.
     return {
         "driver": "raw",
         "node-name": plugged.node,
         "read-only": plugged.disk.read_only,
         "discard": "unmap",
-        "file": {"driver": "file", "filename": str(plugged.disk.path)},
+        "file": file,
     }
 
 

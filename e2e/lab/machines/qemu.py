@@ -20,7 +20,7 @@ from e2e.lab.machines import Disk, MachineError, Machines
 from e2e.lab.machines.accelerator import Accelerator, accelerator
 from e2e.lab.machines.agent import GuestResult, run_in_guest
 from e2e.lab.machines.commandline import Hardware, command_line, hotplug_ports
-from e2e.lab.machines.hotplug import Plugs
+from e2e.lab.machines.hotplug import Operation, Plugs
 from e2e.lab.machines.qmp import Monitor
 from e2e.lab.processes import Process, ProcessError, Program, run_to_end
 
@@ -127,6 +127,18 @@ class QemuMachines(Machines):
         machine = self._machine(vm)
         async with machine.lock:
             await _plugs(machine).resize(name, size)
+
+    async def throttle(self, vm: str, name: str, bytes_per_second: int) -> None:
+        """Lets the plugged disk read and write so many bytes a second together; 0 takes the limit away."""
+        machine = self._machine(vm)
+        async with machine.lock:
+            await _plugs(machine).throttle(name, bytes_per_second)
+
+    async def fail(self, vm: str, name: str, operations: Sequence[Operation]) -> None:
+        """Has the plugged disk answer these operations with an I/O error, and carry out all others."""
+        machine = self._machine(vm)
+        async with machine.lock:
+            await _plugs(machine).fail(name, operations)
 
     def plugged(self, vm: str) -> AbstractSet[str]:
         machine = self._machine(vm)
