@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +21,12 @@ Run = Callable[[NodeSettings], Coroutine[Any, Any, int]]
 def logging_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's logging is pytest's here."""
     monkeypatch.setattr("kubevirt_csi.observe.logs.configure", lambda _level: None)
+
+
+@pytest.fixture(autouse=True)
+def garbage_is_collected() -> Iterator[None]:
+    yield
+    gc.unfreeze()
 
 
 def install(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -56,3 +63,15 @@ def test_an_error_of_the_role_is_logged_and_fails_the_process(
     install(monkeypatch, run)
     assert main("node") == 1
     assert "no socket" in capsys.readouterr().out
+
+
+def test_what_a_role_imported_is_left_alone_by_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    async def run(_settings: NodeSettings) -> int:
+        seen.append((gc.isenabled(), gc.get_freeze_count() > 0))
+        return 0
+
+    install(monkeypatch, run)
+    assert main("node") == 0
+    assert seen == [(True, True)]
