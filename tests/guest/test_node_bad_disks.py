@@ -79,7 +79,7 @@ async def serves(volume: Volume) -> None:
 
 async def test_a_slow_disk_is_formatted_once_however_often_kubelet_asks(node: GuestNode, disks: Disks) -> None:
     async with bad_disk(node, disks) as (volume, disk):
-        await disk.delays(reads_ms=20, writes_ms=150)
+        await disk.delays(reads_ms=10, writes_ms=60)
         assert set(await done(partial(volume.stage, seconds=3))) == {Status.DEADLINE_EXCEEDED}
         assert await node.made(disk.devices[0]) == ["mkfs.ext4"]
 

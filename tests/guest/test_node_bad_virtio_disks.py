@@ -27,7 +27,7 @@ async def plugged(node: GuestNode, disks: Disks) -> tuple[Volume, PluggedDisk]:
 
 async def test_a_slow_virtio_disk_is_formatted_once_however_often_kubelet_asks(node: GuestNode, disks: Disks) -> None:
     volume, disk = await plugged(node, disks)
-    await disks.throttle(disk, MIB // 2)
+    await disks.throttle(disk, MIB)
     assert set(await done(partial(volume.stage, seconds=3))) == {Status.DEADLINE_EXCEEDED}
     assert await node.made(disk.device) == ["mkfs.ext4"]
     await disks.throttle(disk, 0)

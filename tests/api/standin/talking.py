@@ -139,8 +139,6 @@ class Client:
             async for line in response.content:
                 yield json.loads(line)
         finally:
-            if response.connection is not None:
-                response.connection.transport.abort()  # a polite end of TLS would outlive the test's event loop
             response.close()
 
     async def _request(
