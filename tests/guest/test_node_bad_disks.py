@@ -26,6 +26,9 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
 TRIES = 30
 SCSI_DEBUG = "/sys/module/scsi_debug/parameters"
 
+Change = Callable[[], Awaitable[None]]
+"""What a test does to a disk."""
+
 
 @asynccontextmanager
 async def bad_disk(node: GuestNode, disks: Disks) -> AsyncIterator[tuple[Volume, ExportedDisk]]:
@@ -75,6 +78,24 @@ async def serves(volume: Volume) -> None:
     await volume.publish()
     await volume.write("after")
     assert await volume.read() == "after"
+
+
+async def outlives_a_failure(volume: Volume, device: str, *, fails: Change, works: Change) -> None:
+    """The disk fails under a pod: that is told, the volume can be taken away, and then be used again."""
+    await volume.stage()
+    await volume.publish()
+    await volume.write("before")
+    await fails()
+    await volume.node.run(f"echo lost > {volume.target('a')}/lost; sync")
+    assert await ill(volume)
+    await volume.unpublish(seconds=30)
+    await works()
+    # What could not be written is told once, by the flush.
+    assert set(await done(volume.unstage)) <= {Status.UNAVAILABLE}
+    await volume.stage()
+    await volume.publish()
+    assert await volume.read() == "before"
+    assert await volume.node.made(device) == ["mkfs.ext4"]
 
 
 async def test_a_slow_disk_is_formatted_once_however_often_kubelet_asks(node: GuestNode, disks: Disks) -> None:
@@ -141,20 +162,7 @@ async def test_a_mkfs_that_met_errors_is_repeated_under_its_mark(node: GuestNode
 
 async def test_a_disk_that_fails_under_a_pod_can_be_taken_away_and_used_again(node: GuestNode, disks: Disks) -> None:
     async with bad_disk(node, disks) as (volume, disk):
-        await volume.stage()
-        await volume.publish()
-        await volume.write("before")
-        await disk.fails()
-        await node.run(f"echo lost > {volume.target('a')}/lost; sync")
-        assert await ill(volume)
-        await volume.unpublish(seconds=30)
-        await disk.works()
-        # What could not be written is told once, by the flush.
-        assert set(await done(volume.unstage)) <= {Status.UNAVAILABLE}
-        await volume.stage()
-        await volume.publish()
-        assert await volume.read() == "before"
-        assert await node.made(disk.devices[0]) == ["mkfs.ext4"]
+        await outlives_a_failure(volume, disk.devices[0], fails=disk.fails, works=disk.works)
 
 
 async def test_a_hung_disk_is_told_as_ill_and_holds_up_its_own_volume_only(node: GuestNode, disks: Disks) -> None:

@@ -14,7 +14,7 @@ from grpclib.exceptions import GRPCError
 from kubevirt_csi.domain.volumes import Bus
 from tests.guest.disks import Disks, PluggedDisk
 from tests.guest.node import GuestNode
-from tests.guest.test_node_bad_disks import done, ill, serves, written
+from tests.guest.test_node_bad_disks import done, outlives_a_failure, serves, written
 from tests.guest.volumes import MIB, Volume
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -67,17 +67,5 @@ async def test_a_virtio_disk_that_fails_under_a_pod_is_told_as_ill_and_can_be_us
     node: GuestNode, disks: Disks
 ) -> None:
     volume, disk = await plugged(node, disks)
-    await volume.stage()
-    await volume.publish()
-    await volume.write("before")
-    await disks.fail(disk, "read", "write")
-    await node.run(f"echo lost > {volume.target('a')}/lost; sync")
-    assert await ill(volume)
-    await volume.unpublish(seconds=30)
-    await disks.fail(disk)
-    # What could not be written is told once, by the flush.
-    assert set(await done(volume.unstage)) <= {Status.UNAVAILABLE}
-    await volume.stage()
-    await volume.publish()
-    assert await volume.read() == "before"
-    assert await node.made(disk.device) == ["mkfs.ext4"]
+    fails = partial(disks.fail, disk, "read", "write")
+    await outlives_a_failure(volume, disk.device, fails=fails, works=partial(disks.fail, disk))
