@@ -12,7 +12,6 @@ import os
 import shlex
 import socket
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from grpclib.client import Channel
 
+from e2e.cache import cache_root
 from e2e.lab.processes import Process, Program
 from kubevirt_csi._csi.csi import v1 as csi
 from tests.host.machine import Machine, run
@@ -27,7 +27,7 @@ from tests.host.machine import Machine, run
 REPOSITORY = Path(__file__).parents[2]
 KILLING = Path(__file__).parent / "killing"
 START = "import sys; sys.modules['rich'] = None; from kubevirt_csi.cli import main; sys.exit(main())"
-BYTE_CODE = str(Path(tempfile.gettempdir()) / "kubevirt-csi-byte-code")
+BYTE_CODE = str(cache_root() / "byte-code")
 POLL_SECONDS = 0.01
 
 
@@ -111,6 +111,11 @@ class MortalPlugin:
         self.starts += 1
         self._process = Process.start(self._program())
         await self._process.ready(self._serves, poll_seconds=POLL_SECONDS)
+
+    async def compile(self) -> None:
+        """Starts it once and ends it: as in its image, the byte code is there, and later starts need no memory for it."""
+        await self.start()
+        await self.end()
 
     async def dead(self) -> bool:
         """Whether somebody has killed it; reaps it then."""

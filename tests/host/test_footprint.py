@@ -21,6 +21,7 @@ async def test_after_a_thousand_calls_the_memory_stays_as_it_is(
 ) -> None:
     plugin = MortalPlugin(machine, counted=False)
     try:
+        await plugin.compile()
         await plugin.start()
         samples = await resident_over(plugin, calls=2000)
     finally:
