@@ -51,18 +51,19 @@ class ExportedDisk:
         await self._load(f"0 {self.sectors} error")
 
     async def refuses_writes_in_the_middle(self) -> None:
-        """All of it can be read, the first and the last quarter be written (dm-flakey).
+        """All of it can be read, the first and the last sixteenth be written (dm-flakey).
 
-        A flush would fail too, wherever what it flushes lies; so the disk is one without a cache.
+        A flush would fail too, wherever what it flushes lies; so the disk is one without a cache. "Temporary" is the
+        word for what a later look of the kernel at the disk does not undo.
         """
-        quarter, rest = self.sectors // 4, self.sectors - 3 * (self.sectors // 4)
+        begin, end = self.sectors // 16, 15 * (self.sectors // 16)
         await self._load(
-            f"0 {quarter} linear {self.below} 0",
-            f"{quarter} {2 * quarter} flakey {self.below} {quarter} 0 1000000 1 error_writes",
-            f"{3 * quarter} {rest} linear {self.below} {3 * quarter}",
+            f"0 {begin} linear {self.below} 0",
+            f"{begin} {end - begin} flakey {self.below} {begin} 0 1000000 1 error_writes",
+            f"{end} {self.sectors - end} linear {self.below} {end}",
         )
         for name in self.names:
-            await self.node.sh(f"echo write through > /sys/block/{name}/queue/write_cache")
+            await self.node.sh(f"cd /sys/block/{name}/device/scsi_disk/*; echo temporary write through > cache_type")
 
     async def refuses_writes(self) -> None:
         """What is there can be read, but writes and flushes end with an error (dm-flakey)."""

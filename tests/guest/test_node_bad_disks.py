@@ -152,9 +152,11 @@ async def test_errors_of_a_disk_never_make_it_blank_and_it_is_used_again_when_th
 async def test_a_mkfs_that_met_errors_is_repeated_under_its_mark(node: GuestNode, disks: Disks) -> None:
     async with bad_disk(node, disks) as (volume, disk):
         await disk.refuses_writes_in_the_middle()
+        await node.sh("dmesg -c")
         # It is mkfs that hears of it, or the flush after it: as the kernel gets to writing.
         with pytest.raises(GRPCError, match=f"(making ext4 on disk|flushing) {disk.devices[0]}"):
             await volume.stage()
+        assert "lost async page write" in await node.sh("dmesg -c")
         await disk.works()
         await volume.stage()
         assert await node.made(disk.devices[0]) == ["mkfs.ext4"] * 2
