@@ -1,8 +1,7 @@
 """One small JSON client for a Kubernetes API, for the lab's own errands and for tests that look from outside.
 
-It stands on kubernetes_asyncio for kubeconfigs, TLS and credentials, and speaks in paths and decoded JSON, because the
-lab's objects are written as dictionaries. Every request has a deadline; an answer that is not 2xx is an `ApiError`.
-An Api belongs to the event loop that opened it.
+It speaks in paths and decoded JSON, because the lab's objects are written as dictionaries. Every request has a
+deadline; an answer that is not 2xx is an `ApiError`. An Api belongs to the event loop that opened it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-from kubernetes_asyncio.client import ApiClient
-from kubernetes_asyncio.config import new_client_from_config
+
+from e2e.lab.kubeconfig import session
 
 REQUEST_SECONDS = 30.0
 POLL_SECONDS = 0.2
@@ -46,8 +45,8 @@ class ApiError(Exception):
 class Api:
     """Requests to one API server with the credential of one kubeconfig; made by `connect`."""
 
-    def __init__(self, client: ApiClient, kubeconfig: Path) -> None:
-        self._client = client
+    def __init__(self, opened: aiohttp.ClientSession, kubeconfig: Path) -> None:
+        self._session = opened
         self.kubeconfig = kubeconfig
 
     async def request(
@@ -65,19 +64,16 @@ class Api:
         Raises:
             ApiError: no answer, or one that is not 2xx.
         """
-        headers = {"Content-Type": content_type, "Accept": JSON}
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
         try:
-            response = await self._client.rest_client.request(
+            async with self._session.request(
                 method,
-                f"{self._client.configuration.host}{path}",
-                headers=headers,
-                query_params=dict(query or {}),
-                body=body,
-                _preload_content=False,
-                _request_timeout=timeout_seconds,
-            )
-            text = await response.text()
+                path,
+                headers={"Content-Type": content_type, "Accept": JSON},
+                params=query,
+                data=None if body is None else json.dumps(body),
+                timeout=aiohttp.ClientTimeout(total=timeout_seconds),
+            ) as response:
+                text = await response.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ApiError(0, f"{method} {path} with {self.kubeconfig}: {error!r}") from error
         if not response.ok:
@@ -136,11 +132,8 @@ class Api:
 @asynccontextmanager
 async def connect(kubeconfig: Path) -> AsyncIterator[Api]:
     """Opens an Api with the kubeconfig's current context, and closes its connections at the end."""
-    client = await new_client_from_config(config_file=str(kubeconfig), persist_config=False)
-    try:
-        yield Api(client, kubeconfig)
-    finally:
-        await client.close()
+    async with session(kubeconfig) as opened:
+        yield Api(opened, kubeconfig)
 
 
 async def eventually(

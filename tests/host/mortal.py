@@ -113,7 +113,7 @@ class MortalPlugin:
         await self._process.ready(self._serves, poll_seconds=POLL_SECONDS)
 
     async def compile(self) -> None:
-        """Starts it once and ends it: as in its image, the byte code is there, and later starts need no memory for it."""
+        """Starts it once and ends it: then its byte code is there, as in an image, and costs later starts no memory."""
         await self.start()
         await self.end()
 

@@ -1,23 +1,21 @@
 """Requests to kube-apiserver, in paths and decoded JSON: one function for answers, one for watches.
 
-The kubeconfig is read by kubernetes_asyncio; requests go over aiohttp directly, because the stand-in passes
-kube-apiserver's own Status objects on to its callers, as virt-api does, and keeps watch streams of its own. It acts as
-an account of KubeVirt's, so that the webhooks can tell its writes from everybody else's.
+Requests go over aiohttp directly, because the stand-in passes kube-apiserver's own Status objects on to its callers, as
+virt-api does, and keeps watch streams of its own. It acts as an account of KubeVirt's, so that the webhooks can tell
+its writes from everybody else's.
 """
 
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import load_kube_config
 
+from e2e.lab.kubeconfig import session
 from e2e.lab.kubevirt.resources import Object
 
 REQUEST_SECONDS = 30.0
@@ -47,10 +45,8 @@ class ApiError(Exception):
 class Connection:
     """An open connection with the credential of one kubeconfig."""
 
-    def __init__(self, session: aiohttp.ClientSession, host: str, trust: ssl.SSLContext) -> None:
-        self._session = session
-        self._host = host
-        self._trust = trust
+    def __init__(self, opened: aiohttp.ClientSession) -> None:
+        self._session = opened
 
     async def request(
         self,
@@ -69,11 +65,10 @@ class Connection:
         try:
             async with self._session.request(
                 method,
-                self._host + path,
+                path,
                 params=query,
                 data=None if body is None else json.dumps(body),
                 headers={"Content-Type": content_type, "Accept": JSON},
-                ssl=self._trust,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
             ) as response:
                 text = await response.text()
@@ -105,9 +100,8 @@ class Connection:
         }
         try:
             async with self._session.get(
-                self._host + path,
+                path,
                 params=query,
-                ssl=self._trust,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=WATCH_SECONDS + 30),
             ) as response:
                 if response.status >= FIRST_ERROR_STATUS:
@@ -137,15 +131,7 @@ def _refusal(status: int, text: str) -> ApiError:
 @asynccontextmanager
 async def connect(kubeconfig: Path) -> AsyncIterator[Connection]:
     """Opens a connection with the kubeconfig's current context."""
-    configuration = Configuration()
-    await load_kube_config(config_file=str(kubeconfig), client_configuration=configuration, persist_config=False)
-    trust = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    if configuration.cert_file:
-        trust.load_cert_chain(configuration.cert_file, configuration.key_file)
-    token = await configuration.get_api_key_with_prefix("BearerToken")
-    headers = {"Impersonate-User": ACCOUNT, "Impersonate-Group": ADMINISTRATORS}
-    if token:
-        headers["Authorization"] = token
-    # Watch lines carry whole objects, which are longer than aiohttp's usual lines.
-    async with aiohttp.ClientSession(headers=headers, read_bufsize=2**22) as session:
-        yield Connection(session, str(configuration.host), trust)
+    async with session(
+        kubeconfig, headers={"Impersonate-User": ACCOUNT, "Impersonate-Group": ADMINISTRATORS}
+    ) as opened:
+        yield Connection(opened)

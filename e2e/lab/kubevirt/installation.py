@@ -43,7 +43,7 @@ ESTABLISHED_SECONDS = 30.0
 POLL_SECONDS = 0.1
 WEBHOOK_SECONDS = 10
 KUBEVIRT_DEFAULT_ROLE = "kubevirt.io:default"  # KubeVirt pkg/virt-operator/resource/generate/rbac/cluster.go
-CONFLICT = 409
+NOT_FOUND = 404
 
 
 async def install_kinds(connection: Connection) -> None:
@@ -60,16 +60,18 @@ async def install_kubevirt(connection: Connection, release: Release) -> None:
     await _apply(connection, NAMESPACE, {"metadata": {"name": VIRT_NAMESPACE}})
     await _apply(connection, CLUSTER_ROLE, _readable_kubevirt())
     await _apply(connection, CLUSTER_ROLE_BINDING, _everybody(KUBEVIRT_DEFAULT_ROLE))
-    complete = {"apiVersion": KUBEVIRT.api_version, "kind": KUBEVIRT.kind, **gates.kubevirt_object(release)}
+    path = KUBEVIRT.path(gates.KUBEVIRT_KEY)
     try:
-        await connection.request("POST", KUBEVIRT.collection(VIRT_NAMESPACE), body=complete)
+        await connection.request("GET", path)
     except ApiError as error:
-        if error.status != CONFLICT:
+        if error.status != NOT_FOUND:
             raise
+    else:
         return
-    path = KUBEVIRT.path(gates.KUBEVIRT_KEY) + "/status"
+    # Not by POST, which kube-apiserver keeps waiting for two seconds while the kind is new.
+    await _apply(connection, KUBEVIRT, gates.kubevirt_object(release))
     version = {"status": {"observedKubeVirtVersion": release.version}}
-    await connection.request("PATCH", path, body=version, content_type=MERGE_PATCH)
+    await connection.request("PATCH", path + "/status", body=version, content_type=MERGE_PATCH)
 
 
 async def install_services(connection: Connection, serving: Serving) -> None:

@@ -67,7 +67,8 @@ class VirtualMachines:
 
     async def _start_or_stop(self, vm: Object, instance: Object | None, strategy: str) -> Object | None:
         if instance is None:
-            return await self._cluster.create(VMI, new_instance(vm)) if strategy == "Always" else None
+            # Not by POST, which kube-apiserver keeps waiting for two seconds while the kind is new.
+            return await self._cluster.apply(VMI, new_instance(vm)) if strategy == "Always" else None
         ended = dig(instance, "status", "phase") in FINAL_PHASES
         if (strategy == "Halted" or (strategy == "Always" and ended)) and not deleting(instance):
             await self._cluster.delete(VMI, instance)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from kubernetes_asyncio.client import ApiClient
-from kubernetes_asyncio.config import new_client_from_config
+import aiohttp
+
+from e2e.lab.kubeconfig import session
 
 DEADLINE_SECONDS = 50.0  # the garbage collector takes up to 30 s to learn of a new kind of owner
 JSON = "application/json"
@@ -50,14 +51,13 @@ class Answer:
 class Client:
     """Requests with one credential."""
 
-    def __init__(self, client: ApiClient, headers: Mapping[str, str]) -> None:
-        self._client = client
-        self._headers = headers
+    def __init__(self, opened: aiohttp.ClientSession) -> None:
+        self._session = opened
 
     async def call(self, method: str, path: str, body: Any = None, *, content_type: str = JSON) -> Answer:
         """One request; ``bytes`` are sent as they are."""
-        response = await self._request(method, path, body=body, content_type=content_type)
-        return Answer(code=response.status, text=await response.text())
+        async with self._request(method, path, body=body, content_type=content_type) as response:
+            return Answer(code=response.status, text=await response.text())
 
     async def get(self, path: str) -> Object:
         return (await self.call("GET", path)).good()
@@ -134,14 +134,11 @@ class Client:
         query = {"watch": "true", "resourceVersion": since, "labelSelector": selector}
         if name:
             query["fieldSelector"] = f"metadata.name={name}"
-        response = await self._request("GET", collection, query=query)
-        try:
+        async with self._request("GET", collection, query=query) as response:
             async for line in response.content:
                 yield json.loads(line)
-        finally:
-            response.close()
 
-    async def _request(
+    def _request(
         self,
         method: str,
         path: str,
@@ -149,16 +146,14 @@ class Client:
         body: Any = None,
         content_type: str = JSON,
         query: Mapping[str, str] | None = None,
-    ) -> Any:
-        headers = {"Content-Type": content_type, "Accept": JSON, **self._headers}
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
-        session = self._client.rest_client.pool_manager
-        return await session.request(
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.request(
             method,
-            f"{self._client.configuration.host}{path}",
-            headers=headers,
+            path,
+            headers={"Content-Type": content_type, "Accept": JSON},
             params=query,
             data=body if isinstance(body, bytes | None) else json.dumps(body),
+            timeout=aiohttp.ClientTimeout(),
         )
 
 
@@ -181,9 +176,6 @@ async def _deadline(what: str, seen: list[Object | None]) -> AsyncIterator[None]
 @asynccontextmanager
 async def talk(kubeconfig: Path, *, account: str = "") -> AsyncIterator[Client]:
     """A client with the kubeconfig's credential, or one that acts as another account, which may do everything."""
-    client = await new_client_from_config(config_file=str(kubeconfig), persist_config=False)
     headers = {"Impersonate-User": account, "Impersonate-Group": "system:masters"} if account else {}
-    try:
-        yield Client(client, headers)
-    finally:
-        await client.close()
+    async with session(kubeconfig, headers=headers) as opened:
+        yield Client(opened)
