@@ -1,7 +1,8 @@
-"""When a volume was seen where in the management cluster: an own watch of the VMs and VMIs, beside the driver's.
+"""When a volume was seen where in the management cluster: own watches beside the driver's.
 
-Three moments count: the volume is in VM spec or queue (``addvolume`` was accepted), the instance's status says Ready
-with a target, and the volume is in none of VM spec, VMI spec and VMI status any more. A volume name is used once.
+Four moments count: the volume is filled (its DataVolume has Succeeded); it is in VM spec or queue (``addvolume`` was
+accepted); the instance's status says Ready with a target; and it is in none of VM spec, VMI spec and VMI status any
+more. A volume name is used once.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Iterator
 from bench.moments import Moments, states
 from e2e.lab.kubevirt.connection import Connection
 from e2e.lab.kubevirt.disks import volumes_of
-from e2e.lab.kubevirt.resources import VM, VMI, Object, Resource, dig
+from e2e.lab.kubevirt.resources import DATA_VOLUME, VM, VMI, Object, Resource, dig
 from e2e.lab.management import NAMESPACE
 
-ACCEPTED, READY, GONE = "accepted", "ready", "gone"
+FILLED, ACCEPTED, READY, GONE = "filled", "accepted", "ready", "gone"
 
 
 class Sightings(Moments):
@@ -29,8 +30,14 @@ class Sightings(Moments):
     async def run(self) -> None:
         """Watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_volumes())
             for resource in (VM, VMI):
                 tasks.create_task(self._follow(resource))
+
+    async def _follow_volumes(self) -> None:
+        async for _, volume in states(self._connection, DATA_VOLUME.collection(NAMESPACE)):
+            if dig(volume, "status", "phase") == "Succeeded":
+                self.note(volume["metadata"]["name"], FILLED)
 
     async def _follow(self, resource: Resource) -> None:
         async for _, item in states(self._connection, resource.collection(NAMESPACE)):

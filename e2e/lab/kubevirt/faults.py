@@ -80,6 +80,7 @@ class Faults:
         refuse_datavolume: the creation of a DataVolume is refused so.
         virt_api_down: nothing listens at virt-api's port; CDI's webhooks go on.
         virt_api_slow: seconds before addvolume and removevolume are looked at.
+        slow_sync: seconds until virt-controller gets to a VM's changed hot-plugs.
         slow_attach: seconds that a volume stays MountedToPod in addition.
         slow_detach: seconds that a volume that has left the spec stays Ready in addition.
         stuck_attach: the phase (one of `ATTACH_PHASES`) that an attaching volume does not leave.
@@ -101,6 +102,7 @@ class Faults:
     refuse_datavolume: Answer | None = None
     virt_api_down: bool = False
     virt_api_slow: float = 0.0
+    slow_sync: float = 0.0
     slow_attach: float = 0.0
     slow_detach: float = 0.0
     stuck_attach: str = ""
@@ -256,6 +258,9 @@ FAULTS = {
     "refuse-datavolume": _fault((KUBEVIRT_KIND,), _answer, "ANSWER", "CDI's webhook refuses every new DataVolume so"),
     "virt-api-down": _fault((KUBEVIRT_KIND,), _switch, "true", "nothing listens at virt-api's port"),
     "virt-api-slow": _fault(_REQUEST, duration, "DURATION", "addvolume and removevolume begin so much later"),
+    "slow-sync": _fault(
+        (VM.kind, KUBEVIRT_KIND), duration, "DURATION", "virt-controller gets to a VM's changed hot-plugs so much later"
+    ),
     "slow-attach": _fault(_VOLUME, duration, "DURATION", "volumes stay MountedToPod so much longer"),
     "slow-detach": _fault(_VOLUME, duration, "DURATION", "volumes that have left the spec stay Ready so much longer"),
     "stuck-attach": _fault(_VOLUME, _one_of(*ATTACH_PHASES), "PHASE", "attaching ends at this phase"),

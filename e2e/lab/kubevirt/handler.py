@@ -71,8 +71,7 @@ class Handler:
             again = self._durations.retry
         if new != instance:
             await self._cluster.replace(VMI, new)
-            for reason, text in phase_events(instance, new):
-                await self._recorder.record(VMI, new, reason=reason, message=text)
+            await self._recorder.record_all(VMI, new, phase_events(instance, new))
         return again
 
     async def _advance(self, instance: Object) -> float | None:

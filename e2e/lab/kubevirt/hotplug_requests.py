@@ -35,26 +35,32 @@ class CrashError(Exception):
     """virt-api panics on such a request: the caller sees its connection dropped."""
 
 
-async def change_volume(cluster: Cluster, resource: Resource, key: Key, *, action: Action, body: bytes) -> None:
+async def change_volume(
+    cluster: Cluster, resource: Resource, key: Key, *, action: Action, body: bytes, owner: Object | None = None
+) -> None:
     """Carries out a request as it came in; the gates come first, so that an impossible body matters only behind them.
+
+    ``owner`` is the VM or VMI, if it was just read.
 
     Raises:
         ApiError: with the Status to answer.
         CrashError: see there.
     """
     check_enabled(gates_of(cluster), action)
-    await carry_out(cluster, resource, key, read_request(action, body))
+    await carry_out(cluster, resource, key, read_request(action, body), owner=owner)
 
 
-async def carry_out(cluster: Cluster, resource: Resource, key: Key, request: Object) -> None:
-    """Writes the request down for the VM, or makes it part of the VMI's spec.
+async def carry_out(
+    cluster: Cluster, resource: Resource, key: Key, request: Object, *, owner: Object | None = None
+) -> None:
+    """Writes the request down for the VM, or makes it part of the VMI's spec; ``owner`` is as for ``change_volume``.
 
     Raises:
         ApiError: with the Status to answer.
         CrashError: see there.
     """
     gates = gates_of(cluster)
-    owner = await _read(cluster, resource, key)
+    owner = owner or await _read(cluster, resource, key)
     if resource is VMI:
         _check_instance(owner, gates)
     try:

@@ -115,8 +115,7 @@ class Instances:
         if new == old:
             return
         await self._cluster.replace(VMI, new)
-        for reason, message in phase_events(old, new):
-            await self._recorder.record(VMI, new, reason=reason, message=message)
+        await self._recorder.record_all(VMI, new, phase_events(old, new))
 
     async def _clean_up(self, instance: Object, launcher: Object | None) -> None:
         """Removes the pods of a VMI that has ended; the object may go when they have."""

@@ -5,8 +5,10 @@ An event that cannot be written is logged and forgotten: it tells about the work
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import secrets
+from collections.abc import Iterable
 from typing import Literal
 
 import structlog
@@ -57,6 +59,12 @@ class Recorder:
         except ApiError as error:
             self._written.pop(same, None)
             log.info("event not written", reason=reason, message=message, error=str(error))
+
+    async def record_all(self, resource: Resource, obj: Object, events: Iterable[tuple[str, str]]) -> None:
+        """Writes an event for each reason and message, beside each other: a busy VMI has dozens at once."""
+        await asyncio.gather(
+            *(self.record(resource, obj, reason=reason, message=message) for reason, message in events)
+        )
 
     async def _create(self, resource: Resource, obj: Object, *, reason: str, message: str, kind: str) -> Object:
         metadata = obj["metadata"]

@@ -33,16 +33,19 @@ async def ordered_faults(connection: Connection, resource: Resource, key: Key) -
 
 
 @asynccontextmanager
-async def faulty(connection: Connection, owners: Sequence[Owner], *, action: str) -> AsyncIterator[None]:
+async def faulty(connection: Connection, owners: Sequence[Owner], *, action: str) -> AsyncIterator[Object | None]:
     """Around the carrying out of a hot-plug request: delays it, refuses it before, or answers wrongly after it.
+
+    Yields the first of the objects if it is still as it was just read.
 
     Raises:
         ApiError: with the Status to answer.
         DroppedError: see there.
     """
-    await asyncio.sleep(faults_of(*(obj for _, _, obj in owners)).virt_api_slow)
+    late = faults_of(*(obj for _, _, obj in owners)).virt_api_slow
+    await asyncio.sleep(late)
     await _answer(connection, owners, f"refuse-{action}")
-    yield
+    yield None if late else owners[0][2]
     await _answer(connection, owners, f"lose-{action}")
 
 

@@ -202,8 +202,9 @@ def _changing(cluster: Cluster, resource: Resource, *, version: str, action: Act
             )
             if denied is not None:
                 return web.Response(status=401, text=denied)
-            async with faulty(cluster.connection, faults, action=action):
-                await change_volume(cluster, resource, key, action=action, body=await request.read())
+            async with faulty(cluster.connection, faults, action=action) as owner:
+                body = await request.read()
+                await change_volume(cluster, resource, key, action=action, body=body, owner=owner)
         except (CrashError, DroppedError):
             _drop(request)
             raise

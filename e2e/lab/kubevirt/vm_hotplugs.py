@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from e2e.lab.kubevirt.caching import Cluster
 from e2e.lab.kubevirt.connection import ApiError
 from e2e.lab.kubevirt.disks import by_name, disks_of, hotplugs_of, is_hotplug, volumes_of
-from e2e.lab.kubevirt.gates import gates_of
+from e2e.lab.kubevirt.faults import faults_of
+from e2e.lab.kubevirt.gates import KUBEVIRT_KEY, gates_of
 from e2e.lab.kubevirt.hotplug_requests import carry_out, check_enabled
-from e2e.lab.kubevirt.resources import VM, VMI, Object, deleting, dig, key_of
+from e2e.lab.kubevirt.reconciling import Stopwatch
+from e2e.lab.kubevirt.resources import KUBEVIRT, VM, VMI, Object, deleting, dig, key_of, uid_of
 from e2e.lab.kubevirt.volume_requests import applied, is_add, name_in, queue_of
 
 CONFLICT = 409
@@ -40,6 +42,23 @@ class Hotplugs:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._steps = Stopwatch()
+
+    def due(self, vm: Object, instance: Object | None) -> float:
+        """Seconds until virt-controller gets to the VM's changed hot-plugs; 0 when it does now, or nothing is changed.
+
+        It is late where that is ordered, as one with many VMs to look after is: then it finds many changes at once.
+        """
+        slow = faults_of(vm, self._cluster.get(KUBEVIRT, KUBEVIRT_KEY)).slow_sync
+        if slow and self._changed(vm, instance):
+            return self._steps.left(slow, uid_of(vm))
+        self._steps.forget(uid_of(vm))
+        return 0.0
+
+    def _changed(self, vm: Object, instance: Object | None) -> bool:
+        if queue_of(vm):
+            return True
+        return instance is not None and bool(aligning_patch(vm["spec"]["template"]["spec"], instance))
 
     async def carry_on(self, vm: Object, instance: Object | None) -> tuple[Object, Failure | None]:
         """Does what the mode has it do; returns the VM as it is then, and what has failed."""

@@ -40,6 +40,8 @@ class VirtualMachines:
         if deleting(vm):
             await self._finish(vm, instance)
             return None
+        if pause := self._hotplugs.due(vm, instance):
+            return pause
         if VM_FINALIZER not in vm["metadata"].get("finalizers", []):
             vm = copy.deepcopy(vm)
             vm["metadata"].setdefault("finalizers", []).append(VM_FINALIZER)

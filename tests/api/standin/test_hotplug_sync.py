@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.api.standin.entries import order
 from tests.api.standin.hotplugging import (
     VMI_ENDPOINT,
     disks_in,
@@ -49,6 +50,23 @@ def disk(name: str, bus: str = "scsi") -> Object:
 def ready_in(vmi: Object | None, volume: str) -> bool:
     entry = entry_of(vmi, volume)
     return entry.get("phase") == "Ready" and bool(entry["target"])
+
+
+@pytest.mark.parametrize("mode", ["legacy", "declarative"])
+async def test_a_virt_controller_that_is_late_carries_all_changes_of_a_vm_at_once(
+    site: Site, kubevirt: KubeVirt, mode: Mode
+) -> None:
+    vm = await site.running_vm()
+    await kubevirt.become(mode)
+    await order(site, f"{site.vms}/{vm}", slow_sync="3s")
+    for name in ("one", "two"):
+        await site.ready_volume(name)
+        assert (await site.add(vm, add_options(name))).code == 202
+    assert plugged_in(await site.vmi(vm)) == ["root"]
+    states = await site.client.follow(site.vmis, vm, lambda vmi: plugged_in(vmi) != ["root"])
+    assert plugged_in(states[-1]) == (["root", "one"] if mode == "legacy" else ["root", "one", "two"])
+    await vm_until_volumes(site, vm, "root", "one", "two")
+    await site.vmi_until(vm, lambda vmi: ready_in(vmi, "one") and ready_in(vmi, "two"))
 
 
 # Legacy
