@@ -40,7 +40,7 @@ _MAGIC = b"kubevirt-csi format started\n"
 class OpenDevice:
     """Implements ``ports.host.Device``."""
 
-    def __init__(self, disk: Disk, *, pin: FileIO, read_again: Callable[[Disk], Disk]) -> None:
+    def __init__(self, disk: Disk, *, pin: int, read_again: Callable[[Disk], Disk]) -> None:
         self._disk = disk
         self._pin = pin
         self._read_again = read_again
@@ -49,7 +49,7 @@ class OpenDevice:
     @asynccontextmanager
     async def open(cls, disk: Disk, *, read_again: Callable[[Disk], Disk]) -> AsyncIterator[OpenDevice]:
         """Opens the disk, and closes it at the end. ``read_again`` reads a disk's identity anew from the kernel."""
-        async with _pinned(disk) as pin:
+        async with pinned(disk) as pin:
             yield cls(disk, pin=pin, read_again=read_again)
 
     @property
@@ -132,7 +132,7 @@ class OpenDevice:
         It is told of every write that failed since the disk was opened, also when mkfs has heard of it and gone on: the
         kernel tells each open file once, and one that is opened later nothing. Source: kernel lib/errseq.c.
         """
-        opened = os.dup(self._pin.fileno())  # the thread's own, which it closes even when nobody waits any more
+        opened = os.dup(self._pin)  # the thread's own, which it closes even when nobody waits any more
 
         def work() -> None:
             try:
@@ -202,17 +202,11 @@ async def pinned(disk: Disk) -> AsyncIterator[int]:
     Raises:
         Unavailable: it cannot be opened, or its node is another disk's.
     """
-    async with _pinned(disk) as pin:
-        yield pin.fileno()
-
-
-@asynccontextmanager
-async def _pinned(disk: Disk) -> AsyncIterator[FileIO]:
-    """An object and not a number, so that it is closed even when nobody waits for it any more."""
+    # An object and not a number, so that it is closed even when nobody waits for it any more.
     what = f"opening {disk.path}"
     pin = await blocking.call(lambda: FileIO(_open(disk, os.O_RDONLY)), what=what, timeout=IO_SECONDS)
     try:
-        yield pin
+        yield pin.fileno()
     finally:
         await blocking.call(pin.close, what=f"closing {disk.path}", timeout=IO_SECONDS)
 

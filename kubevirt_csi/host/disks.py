@@ -43,11 +43,13 @@ class SysfsDisks:
     Args:
         sysfs_root: where sysfs is mounted.
         dev_root: the folder of device nodes, that of the host.
+        answer_seconds: how long a virtio disk has to tell its serial.
     """
 
-    def __init__(self, *, sysfs_root: Path, dev_root: Path) -> None:
+    def __init__(self, *, sysfs_root: Path, dev_root: Path, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._sysfs = sysfs_root
         self._dev = dev_root
+        self._answer_seconds = answer_seconds
         self._questions: dict[str, _Question] = {}
 
     async def all(self) -> tuple[Disk, ...]:
@@ -89,7 +91,7 @@ class SysfsDisks:
             answer = blocking.start(lambda: sysfs.virtio_serial(folder), what=f"asking {folder.name} for its serial")
             question = self._questions[folder.name] = _Question(loop.time(), answer)
         try:
-            async with asyncio.timeout_at(question.asked_at + ANSWER_SECONDS):
+            async with asyncio.timeout_at(question.asked_at + self._answer_seconds):
                 return await asyncio.shield(question.answer)
         except TimeoutError:
             log.warning("disk does not answer", disk=folder.name, waited_seconds=loop.time() - question.asked_at)

@@ -21,7 +21,15 @@ from kubevirt_csi.infra.answers import Expired, Missing
 from kubevirt_csi.infra.changes import Changes
 from kubevirt_csi.infra.connection import Connection, Pause
 from kubevirt_csi.infra.resources import Call, Object, Resource, Verb
-from kubevirt_csi.infra.watching import Distrusted, Lines, Page, Store, parse_event, parse_page
+from kubevirt_csi.infra.watching import (
+    LINE_LIMIT_BYTES,
+    Distrusted,
+    Lines,
+    Page,
+    Store,
+    parse_event,
+    parse_page,
+)
 from kubevirt_csi.waiting import Pauses
 
 PAGE_OBJECTS = 250
@@ -55,6 +63,8 @@ class Cache(Generic[Item]):
         labels: Mapping[str, str] | None = None,
         pause: Pause = asyncio.sleep,
         idle_seconds: float = IDLE_SECONDS,
+        page_objects: int = PAGE_OBJECTS,
+        longest_line_bytes: int = LINE_LIMIT_BYTES,
     ) -> None:
         self.resource = resource
         self._connection = connection
@@ -62,6 +72,8 @@ class Cache(Generic[Item]):
         self._selector = label_selector(labels or {})
         self._pause = pause
         self._idle_seconds = idle_seconds
+        self._page_objects = page_objects
+        self._longest_line_bytes = longest_line_bytes
         self._store = Store(parse)
         self._pauses = Pauses(first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
         self._listed = False
@@ -109,7 +121,7 @@ class Cache(Generic[Item]):
         if self._store.resource_version is None:
             await self._list()
         now = asyncio.get_running_loop().time
-        lines = Lines()
+        lines = Lines(limit_bytes=self._longest_line_bytes)
         async with (
             self._connection.stream(self._watch(), idle_seconds=self._idle_seconds) as chunks,
             aclosing(chunks),
@@ -126,7 +138,8 @@ class Cache(Generic[Item]):
     async def _list(self) -> None:
         objects: list[Object] = []
         version = ""
-        async for page in pages(self._connection, self.resource, selector=self._selector):
+        selected = pages(self._connection, self.resource, selector=self._selector, objects=self._page_objects)
+        async for page in selected:
             objects += page.objects
             version = page.resource_version
         changed = self._store.replace(objects, version)
@@ -172,14 +185,16 @@ class Cache(Generic[Item]):
             )
 
 
-async def pages(connection: Connection, resource: Resource, *, selector: Mapping[str, str]) -> AsyncIterator[Page]:
-    """Lists a resource in pages; the resourceVersion of each is that of the first.
+async def pages(
+    connection: Connection, resource: Resource, *, selector: Mapping[str, str], objects: int = PAGE_OBJECTS
+) -> AsyncIterator[Page]:
+    """Lists a resource in pages of so many objects; the resourceVersion of each is that of the first.
 
     Raises:
         Expired: it took so long that the continuation is no longer kept.
         Unavailable: also when the answer is not a list; other errors as for any request.
     """
-    query = {"limit": str(PAGE_OBJECTS), **selector}
+    query = {"limit": str(objects), **selector}
     proceed = True
     while proceed:
         call = Call(verb=Verb.LIST, resource=resource, query=query)

@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LOOP_SECONDS = 5.0
+"""How long a page waits for the event loop."""
 CLIENT_SECONDS = 10.0
 
 
 class HttpServer:
-    """``pages`` on the address, from ``start`` to ``stop``."""
+    """``pages`` on the address, from ``start`` to ``stop``; a page waits ``loop_seconds`` for the event loop."""
 
-    def __init__(self, *, address: HttpAddress, pages: Pages) -> None:
+    def __init__(self, *, address: HttpAddress, pages: Pages, loop_seconds: float = LOOP_SECONDS) -> None:
         self._address = address
         self._pages = pages
+        self._loop_seconds = loop_seconds
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -49,7 +51,8 @@ class HttpServer:
         Raises:
             OSError: the address cannot be bound.
         """
-        self._server = _listen(self._address, _handler(self._pages, asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+        self._server = _listen(self._address, _handler(self._pages, loop, seconds=self._loop_seconds))
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
         log.info("serving http", address=str(self._address), port=self.port)
@@ -60,7 +63,7 @@ class HttpServer:
             return
         server, thread, self._server, self._thread = self._server, self._thread, None, None
         await asyncio.to_thread(server.shutdown)
-        await asyncio.to_thread(thread.join, LOOP_SECONDS)
+        await asyncio.to_thread(thread.join, self._loop_seconds)
         server.server_close()
 
 
@@ -99,7 +102,7 @@ def _has_ipv6() -> bool:
     return True
 
 
-def _handler(pages: Pages, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Pages, loop: asyncio.AbstractEventLoop, *, seconds: float) -> type[BaseHTTPRequestHandler]:
     async def page_at(path: str) -> Page:
         return pages.get(path)
 
@@ -116,7 +119,7 @@ def _handler(pages: Pages, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
 
         def _page(self) -> Page:
             try:
-                return asyncio.run_coroutine_threadsafe(page_at(self.path.partition("?")[0]), loop).result(LOOP_SECONDS)
+                return asyncio.run_coroutine_threadsafe(page_at(self.path.partition("?")[0]), loop).result(seconds)
             except (TimeoutError, RuntimeError):  # stuck, or closed
                 return Page(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
 

@@ -43,6 +43,7 @@ class VolumeUsage:
         health: VolumeHealth,
         records: Records,
         answer_seconds: float = ANSWER_SECONDS,
+        most_looks: int = MOST_LOOKS,
     ) -> None:
         self._mounts = mounts
         self._places = places
@@ -50,6 +51,7 @@ class VolumeUsage:
         self._health = health
         self._records = records
         self._answer_seconds = answer_seconds
+        self._most_looks = most_looks
         self._looks: dict[tuple[str, int], _Look] = {}
 
     async def at(self, path: str, *, volume_id: str) -> Finding:
@@ -117,10 +119,9 @@ class VolumeUsage:
         self._looks = {key: look for key, look in self._looks.items() if not look.result.done()}
         key = (mounted.mount_point, mounted.mount_id)
         if key not in self._looks:
-            if len(self._looks) >= MOST_LOOKS:
-                raise Unavailable(
-                    f"{mounted.mount_point} is not looked at: {MOST_LOOKS} other mounts of this node do not answer"
-                )
+            if len(self._looks) >= self._most_looks:
+                others = f"{self._most_looks} other mounts of this node do not answer"
+                raise Unavailable(f"{mounted.mount_point} is not looked at: {others}")
             self._looks[key] = _Look(self._usage.look(mounted), asyncio.get_running_loop().time())
         return self._looks[key]
 

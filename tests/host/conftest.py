@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kubevirt_csi.host.commands import Commands
 from kubevirt_csi.node import worker
 from kubevirt_csi.operations.health import VolumeHealth
 from kubevirt_csi.operations.node import NodeOperations, Waits
-from kubevirt_csi.ports.host import Host
+from kubevirt_csi.ports.host import Disks, Host
 from tests.host import machine as machines
 
 
@@ -34,15 +35,23 @@ def machine() -> Iterator[machines.Machine]:
 
 
 class CountingCommands(Commands):
-    """The real runner, which also remembers what it ran."""
+    """The real runner, which also remembers what it ran, and lets something happen in between."""
 
     def __init__(self) -> None:
         super().__init__(search_path=os.environ["PATH"])
         self.ran: list[tuple[str, ...]] = []
+        self._happening: dict[str, Callable[[], object]] = {}
+
+    def once_after(self, program: str, happens: Callable[[], object]) -> None:
+        """Lets it happen when the program has run for the next time."""
+        self._happening[program] = happens
 
     async def _run(self, argv):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - as in the base
         self.ran.append(tuple(argv))
-        return await super()._run(argv)
+        result = await super()._run(argv)
+        if argv[0] in self._happening:
+            self._happening.pop(argv[0])()
+        return result
 
     def _run_in_thread(self, argv, fds=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - as in the base
         self.ran.append(tuple(argv))
@@ -67,11 +76,11 @@ class Plugin(NodeOperations):
         super().__init__(host, health=VolumeHealth(), waits=Waits(disk=0.2, size=0.3, release=0.3))
 
 
-async def start_plugin(machine: machines.Machine) -> Plugin:
-    """Starts the node's operations, as the process would."""
+async def start_plugin(machine: machines.Machine, *, disks: Disks | None = None) -> Plugin:
+    """Starts the node's operations, as the process would; ``disks`` in place of its own."""
     commands = CountingCommands()
     host = await worker(commands, sysfs_root=machine.sysfs, dev_root=machine.dev, state_dir=machine.state)
-    return Plugin(machine, commands, host)
+    return Plugin(machine, commands, host if disks is None else replace(host, disks=disks))
 
 
 @pytest_asyncio.fixture

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kubevirt_csi.domain.volumes import Content
 from kubevirt_csi.errors import FailedPrecondition, Unavailable
+from kubevirt_csi.host.disks import SysfsDisks
 from kubevirt_csi.host.places import HostPlaces
 from kubevirt_csi.operations.locating import Locating
 from tests.host.conftest import Plugin, start_plugin
@@ -122,33 +122,27 @@ async def test_the_name_after_a_reboot_is_another_and_the_disk_the_same(plugin: 
 
 
 @pytest.mark.parametrize("bus", ["virtio", "scsi"])
-async def test_a_disk_that_became_another_one_before_mkfs_is_not_touched(
-    plugin: Plugin, monkeypatch: pytest.MonkeyPatch, bus: str
-) -> None:
+async def test_a_disk_that_became_another_one_before_mkfs_is_not_touched(plugin: Plugin, bus: str) -> None:
     disk = plugin.machine.plug("sdb", serial=SERIAL, bus=bus)
-    swap_after_probe(plugin, monkeypatch, lambda: plugin.machine.set_serial(disk, "another", bus=bus))
+    plugin.commands.once_after("blkid", lambda: plugin.machine.set_serial(disk, "another", bus=bus))
     with pytest.raises(Unavailable, match=r"serial 0123456789abcdef0123.* became .*serial another"):
         await PodVolume(plugin).stage()
     assert plugin.commands.made() == []
     assert is_zero(disk)
 
 
-async def test_a_disk_that_became_another_one_before_the_mount_is_not_mounted(
-    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_became_another_one_before_the_mount_is_not_mounted(plugin: Plugin) -> None:
     disk = plugin.machine.plug("sdb", serial=SERIAL, bus="scsi")
     run("mkfs.ext4", "-q", str(disk.path))
-    swap_after_probe(plugin, monkeypatch, lambda: plugin.machine.set_serial(disk, "another", bus="scsi"))
+    plugin.commands.once_after("blkid", lambda: plugin.machine.set_serial(disk, "another", bus="scsi"))
     with pytest.raises(Unavailable, match="became"):
         await PodVolume(plugin, content=Content.USED).stage()
     assert plugin.machine.mounts_below() == []
 
 
-async def test_a_disk_that_changed_its_size_before_mkfs_is_not_touched(
-    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_changed_its_size_before_mkfs_is_not_touched(plugin: Plugin) -> None:
     disk = plugin.machine.plug("sdb", serial=SERIAL, size=32 * MIB, bus="scsi")
-    swap_after_probe(plugin, monkeypatch, lambda: plugin.machine.grow(disk, 64 * MIB))
+    plugin.commands.once_after("blkid", lambda: plugin.machine.grow(disk, 64 * MIB))
     with pytest.raises(Unavailable, match="became"):
         await PodVolume(plugin).stage()
     assert is_zero(disk)
@@ -193,11 +187,9 @@ async def test_unstage_is_refused_while_something_holds_the_multipath_map(plugin
     await volume.unstage()
 
 
-async def test_a_path_that_became_another_disk_stops_the_mkfs_of_its_map(
-    plugin: Plugin, multipath: Multipath, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_path_that_became_another_disk_stops_the_mkfs_of_its_map(plugin: Plugin, multipath: Multipath) -> None:
     page = sysfs(plugin.machine, multipath.paths[1]) / "device" / "vpd_pg80"
-    swap_after_probe(plugin, monkeypatch, lambda: page.write_bytes(b"\0\x80\0\x07another"))
+    plugin.commands.once_after("blkid", lambda: page.write_bytes(b"\0\x80\0\x07another"))
     with pytest.raises(Unavailable, match=r"multipath over \S+sda, \S+sdb.* became"):
         await PodVolume(plugin).stage()
     assert is_zero(multipath.over)
@@ -270,8 +262,8 @@ async def test_a_raid_and_a_partition_are_refused_and_named(plugin: Plugin) -> N
     assert is_zero(disk)
 
 
-async def test_a_stuck_disk_keeps_no_other_volume_from_its_pod(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kubevirt_csi.host.disks.ANSWER_SECONDS", 0.05)
+async def test_a_stuck_disk_keeps_no_other_volume_from_its_pod(machine: Machine) -> None:
+    plugin = await impatient_plugin(machine)
     stuck = plugin.machine.plug("vdb", serial="another")
     serial = sysfs(plugin.machine, stuck) / "serial"
     serial.unlink()
@@ -285,13 +277,11 @@ async def test_a_stuck_disk_keeps_no_other_volume_from_its_pod(plugin: Plugin, m
     serial.write_text("another")
 
 
-async def test_a_raw_volume_whose_disk_does_not_answer_is_not_said_to_be_unstaged(
-    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_raw_volume_whose_disk_does_not_answer_is_not_said_to_be_unstaged(machine: Machine) -> None:
+    plugin = await impatient_plugin(machine)
     disk = plugin.machine.plug("vdb", serial=SERIAL)
     volume = PodVolume(plugin, block=True)
     await volume.stage()
-    monkeypatch.setattr("kubevirt_csi.host.disks.ANSWER_SECONDS", 0.05)
     serial = sysfs(plugin.machine, disk) / "serial"
     serial.unlink()
     os.mkfifo(serial)
@@ -300,14 +290,7 @@ async def test_a_raw_volume_whose_disk_does_not_answer_is_not_said_to_be_unstage
     serial.write_text(SERIAL)
 
 
-def swap_after_probe(plugin: Plugin, monkeypatch: pytest.MonkeyPatch, swap: Any) -> None:
-    """Lets something happen once, between what is found on the disk and what is done about it."""
-    probe = plugin.filesystems.probe
-
-    async def probe_and_swap(disk: Any) -> Any:
-        found = await probe(disk)
-        monkeypatch.setattr(type(plugin.filesystems), "probe", lambda _self, disk: probe(disk))
-        swap()
-        return found
-
-    monkeypatch.setattr(type(plugin.filesystems), "probe", lambda _self, disk: probe_and_swap(disk))
+async def impatient_plugin(machine: Machine) -> Plugin:
+    """One that gives a disk hardly any time to answer."""
+    disks = SysfsDisks(sysfs_root=machine.sysfs, dev_root=machine.dev, answer_seconds=0.05)
+    return await start_plugin(machine, disks=disks)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from e2e.lab.api import Api, ApiError, eventually
 from e2e.lab.controlplane import API_SERVER, ControlPlane
 from kubevirt_csi.infra.answers import Place
-from kubevirt_csi.infra.cache import Cache
+from kubevirt_csi.infra.cache import PAGE_OBJECTS, Cache
 from kubevirt_csi.infra.changes import Changes
 from kubevirt_csi.infra.connection import Connection
 from kubevirt_csi.infra.credentials import Credentials, from_kubeconfig
@@ -62,7 +62,11 @@ async def connection(management: ControlPlane, management_namespace: str) -> Asy
 
 
 def cache_of(
-    connection: Connection, changes: Changes, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    connection: Connection,
+    changes: Changes,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    *,
+    page_objects: int = PAGE_OBJECTS,
 ) -> Cache[str]:
     return Cache(
         connection,
@@ -71,6 +75,7 @@ def cache_of(
         changes=changes,
         labels=OURS,
         pause=pause,
+        page_objects=page_objects,
     )
 
 
@@ -124,13 +129,10 @@ async def test_an_object_whose_labels_no_longer_match_is_gone(connection: Connec
         await value_becomes(cache, changes, "moving", "1")
 
 
-async def test_a_long_list_is_read_page_by_page(
-    connection: Connection, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kubevirt_csi.infra.cache.PAGE_OBJECTS", 2)
+async def test_a_long_list_is_read_page_by_page(connection: Connection, maps: ConfigMaps) -> None:
     for number in range(5):
         await maps.create(f"map-{number}", str(number))
-    cache = cache_of(connection, Changes())
+    cache = cache_of(connection, Changes(), page_objects=2)
     async with running(cache.run()):
         await followed(cache)
         assert known(cache) == {f"map-{number}": str(number) for number in range(5)}

@@ -12,7 +12,6 @@ import pytest
 from kubevirt_csi.domain.disks import DeviceNumber
 from kubevirt_csi.domain.volumes import Bus
 from kubevirt_csi.errors import Unavailable
-from kubevirt_csi.host import disks as disks_module
 from kubevirt_csi.host.disks import SysfsDisks
 from kubevirt_csi.host.sysfs import unit_serial_number
 
@@ -228,10 +227,8 @@ async def test_a_serial_that_cannot_be_read_leaves_the_disk_visible(sysfs: Sysfs
     assert [(disk.name, disk.serial) for disk in await disks.all()] == [("sdb", ""), ("vdb", "")]
 
 
-async def test_a_disk_that_does_not_answer_hides_only_itself_and_costs_one_thread(
-    sysfs: Sysfs, disks: SysfsDisks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disks_module, "ANSWER_SECONDS", 0.05)
+async def test_a_disk_that_does_not_answer_hides_only_itself_and_costs_one_thread(sysfs: Sysfs, tmp_path: Path) -> None:
+    disks = SysfsDisks(sysfs_root=sysfs.root, dev_root=tmp_path / "dev", answer_seconds=0.05)
     stuck = sysfs.disk("vdb") / "serial"
     os.mkfifo(stuck)  # reading waits until somebody writes
     sysfs.virtio("vdc", "s2", number="253:32")

@@ -12,12 +12,10 @@ import pytest
 from aiohttp import web
 
 from kubevirt_csi.errors import Internal, Unavailable
-from kubevirt_csi.infra import cache as cache_module
 from kubevirt_csi.infra.cache import Cache
 from kubevirt_csi.infra.changes import Changes
 from kubevirt_csi.infra.connection import Connection
 from kubevirt_csi.infra.resources import Resource
-from kubevirt_csi.infra.watching import Lines
 from tests.unit.infra.fake_api import FakeApi
 
 PODS = Resource("", "v1", "pods")
@@ -157,12 +155,11 @@ async def test_half_a_line_at_the_end_is_read_again_in_the_next_stream(connectio
     ids=["HTML", "no name", "long line", "410", "500"],
 )
 async def test_a_stream_that_cannot_be_trusted_leads_to_a_new_list(
-    connection: Connection, server: Server, noise: bytes, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, server: Server, noise: bytes
 ) -> None:
-    monkeypatch.setattr(cache_module, "Lines", lambda: Lines(limit_bytes=90))
     server.streams = [noise]
     pauses = Pauses()
-    cache = cache_of(connection, pause=pauses)
+    cache = Cache(connection, PODS, parse=parse, changes=Changes(), pause=pauses, longest_line_bytes=90)
     async with following(cache, server):
         pass
     assert server.lists == 2

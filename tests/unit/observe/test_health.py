@@ -107,9 +107,9 @@ async def test_a_server_shows_the_pages(server: Server, path: str, status: int, 
     assert content_type.startswith("text/plain")
 
 
-async def test_the_threaded_server_says_so_when_the_event_loop_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_threaded, "LOOP_SECONDS", 0.05)
-    made = http_threaded.HttpServer(address=HttpAddress("127.0.0.1", 0), pages=pages(readiness()))
+async def test_the_threaded_server_says_so_when_the_event_loop_is_stuck() -> None:
+    address = HttpAddress("127.0.0.1", 0)
+    made = http_threaded.HttpServer(address=address, pages=pages(readiness()), loop_seconds=0.05)
     answers: list[tuple[int, str, str]] = []
     await made.start()
     client = threading.Thread(target=lambda: answers.append(_fetched(f"http://127.0.0.1:{made.port}/healthz")))

@@ -9,7 +9,8 @@ import pytest
 
 from kubevirt_csi.domain.health import Ailment, Reason, Severity
 from kubevirt_csi.errors import NotFound, Unavailable
-from kubevirt_csi.operations import usage
+from kubevirt_csi.operations.health import VolumeHealth
+from kubevirt_csi.operations.usage import VolumeUsage
 from kubevirt_csi.ports.host import Finding
 from tests.fakes.host import FILLED, MIB, FakeHost
 from tests.fakes.node import SERIAL, STAGING, FakeNode, publication, volume
@@ -131,10 +132,9 @@ async def test_a_path_that_is_mounted_anew_is_looked_at_though_the_old_mount_han
     assert await at(node) == Finding(figures=FILLED)
 
 
-async def test_looks_that_hang_do_not_use_up_the_threads_of_the_process(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usage, "MOST_LOOKS", 2)
+async def test_looks_that_hang_do_not_use_up_the_threads_of_the_process(node: FakeNode) -> None:
+    host = node.host
+    node.usage = VolumeUsage(mounts=host, places=host, usage=host, health=VolumeHealth(), records=host, most_looks=2)
     paths = [f"/kubelet/pods/{pod}" for pod in "abc"]
     for path in paths:
         await node.publishing.publish(publication(volume(), path))

@@ -1,8 +1,10 @@
-"""Which status and text a caller gets, over a real socket."""
+"""Which status and text a caller gets, over a real socket, or without one where time is made up."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from grpclib.client import UnaryUnaryMethod
@@ -22,9 +24,9 @@ from tests.unit.rpc.services import Latch, ScriptedController, raising
 VOLUME = csi.DeleteVolumeRequest(volume_id="pvc-1")
 
 
-async def refusal(served: Served, *, timeout: float = 30.0) -> GRPCError:
+async def refusal(served: Served) -> GRPCError:
     with pytest.raises(GRPCError) as caught:
-        await served.stub.delete_volume(VOLUME, timeout=timeout)
+        await served.stub.delete_volume(VOLUME, timeout=30)
     return caught.value
 
 
@@ -117,35 +119,41 @@ async def test_unknown_is_never_answered(served: Served) -> None:
     assert (await refusal(served)).status is Status.INTERNAL
 
 
-@pytest.fixture
-def early_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deadline of 20 s is answered after 0.2 s, so that a slow machine does not come near it."""
-    monkeypatch.setattr("kubevirt_csi.rpc.calls.LARGEST_MARGIN_SECONDS", 20.0)
-    monkeypatch.setattr("kubevirt_csi.rpc.calls.MARGIN_SHARE", 0.99)
+@asynccontextmanager
+async def in_memory(controller: ScriptedController) -> AsyncIterator[csi.ControllerStub]:
+    """The controller without a socket, for tests in which time is made up."""
+    mutations = RunningMutations()
+    calls = Calls(gate=Gate(), mutations=mutations, metrics=Metrics(role="controller").rpc)
+    async with ChannelFor([calls.wrap(controller)]) as channel:
+        yield csi.ControllerStub(channel)
+        await mutations.cancel()
 
 
-@pytest.mark.usefixtures("early_answers")
-async def test_a_mutation_that_outlasts_the_deadline_is_answered_before_it_with_the_reason(served: Served) -> None:
-    latch = Latch(waiting_for="VM tenant-a/worker-1 to let go of pvc-1")
-    served.controller.behaviour = latch
-    answer = await refusal(served, timeout=20)
-    assert answer.status is Status.DEADLINE_EXCEEDED
+@pytest.mark.looptime
+async def test_a_mutation_that_outlasts_the_deadline_is_answered_before_it_with_the_reason() -> None:
+    controller = ScriptedController()
+    controller.behaviour = Latch(waiting_for="VM tenant-a/worker-1 to let go of pvc-1")
+    async with in_memory(controller) as stub:
+        with pytest.raises(GRPCError) as caught:
+            await stub.delete_volume(VOLUME, timeout=20)
+    assert caught.value.status is Status.DEADLINE_EXCEEDED
     # grpclib's own answer at the deadline has no text.
     waiting_for = "VM tenant-a/worker-1 to let go of pvc-1"
-    assert answer.message == f"DeleteVolume of volume pvc-1: still waiting for {waiting_for}; it goes on"
+    assert caught.value.message == f"DeleteVolume of volume pvc-1: still waiting for {waiting_for}; it goes on"
 
 
-@pytest.mark.usefixtures("early_answers")
-async def test_a_read_that_outlasts_the_deadline_is_answered_before_it_and_given_up(served: Served) -> None:
-    latch = Latch(waiting_for="the cache")
-    served.controller.behaviour = latch
-    with pytest.raises(GRPCError) as caught:
-        await served.stub.list_volumes(csi.ListVolumesRequest(), timeout=20)
-    assert caught.value.status is Status.DEADLINE_EXCEEDED
-    assert caught.value.message == "/csi.v1.Controller/ListVolumes: still waiting for the cache"
-    latch.open()
-    await served.stub.list_volumes(csi.ListVolumesRequest())
-    assert (served.controller.runs, served.controller.ended) == (2, 1)
+@pytest.mark.looptime
+async def test_a_read_that_outlasts_the_deadline_is_answered_before_it_and_given_up() -> None:
+    controller = ScriptedController()
+    controller.behaviour = latch = Latch(waiting_for="the cache")
+    async with in_memory(controller) as stub:
+        with pytest.raises(GRPCError) as caught:
+            await stub.list_volumes(csi.ListVolumesRequest(), timeout=20)
+        assert caught.value.status is Status.DEADLINE_EXCEEDED
+        assert caught.value.message == "/csi.v1.Controller/ListVolumes: still waiting for the cache"
+        latch.open()
+        await stub.list_volumes(csi.ListVolumesRequest())
+    assert (controller.runs, controller.ended) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -156,17 +164,13 @@ async def test_a_read_that_outlasts_the_deadline_is_answered_before_it_and_given
 async def test_the_answer_leaves_a_margin_before_the_deadline(given: float, margin: float) -> None:
     controller = ScriptedController()
     controller.behaviour = Latch()
-    metrics = Metrics(role="controller").rpc
-    mutations = RunningMutations()
-    calls = Calls(gate=Gate(), mutations=mutations, metrics=metrics)
     loop = asyncio.get_running_loop()
-    async with ChannelFor([calls.wrap(controller)]) as channel:
+    async with in_memory(controller) as stub:
         started = loop.time()
         with pytest.raises(GRPCError, match="no result within"):
-            await csi.ControllerStub(channel).delete_volume(VOLUME, timeout=given)
+            await stub.delete_volume(VOLUME, timeout=given)
         # grpclib sends whole seconds above ten, cut down.
         assert loop.time() - started == pytest.approx(given - margin, abs=1.1 if given > 10 else 0.2)
-        await mutations.cancel()
 
 
 async def test_bytes_that_are_no_request_are_an_invalid_argument(served: Served) -> None:
