@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from e2e.lab.api import eventually
 from kubevirt_csi._csi.csi import v1 as csi
 from kubevirt_csi.controller import controller_service
 from kubevirt_csi.domain.nodeids import NodeNamespace
@@ -19,6 +20,7 @@ from tests.api.standin.site import Site
 
 TENANT = {"csi.kubevirt.io/cluster": "tenant-a"}
 SIZE = 64 * 2**20
+SYNC_SECONDS = 30.0
 CAPABILITY = csi.VolumeCapability(
     mount=csi.VolumeCapabilityMountVolume(fs_type="ext4"),
     access_mode=csi.VolumeCapabilityAccessMode(mode=csi.VolumeCapabilityAccessModeMode.SINGLE_NODE_WRITER),
@@ -30,7 +32,12 @@ async def service(standin: StandIn, site: Site) -> AsyncIterator[ControllerServi
     kubeconfig = standin.management.admin_kubeconfig
     async with Infra(kubeconfig=kubeconfig, namespace=site.namespace, labels=TENANT) as infra:
         following = asyncio.create_task(infra.run())
+
+        async def synced() -> bool:
+            return infra.synced
+
         try:
+            await eventually(synced, what="the caches follow the cluster", deadline_seconds=SYNC_SECONDS)
             nodes = NodeNamespace(name=site.namespace)
             yield controller_service(volumes=infra.volumes, machines=infra.machines, nodes=nodes)
         finally:
