@@ -98,8 +98,9 @@ class ControlPlane:
             stack.callback(self._ports.close)
             await stack.enter_async_context(self.processes)
             self._write_files()
-            await self.start(ETCD)
-            await self.start(API_SERVER)
+            # kube-apiserver has enough to do before it needs etcd, and waits for it.
+            for process, probe in [await self._spawn(program) for program in (ETCD, API_SERVER)]:
+                await process.ready(probe)
             self.answering.set()
             # The others come up beside each other: none needs another one, and each takes a second.
             others = [await self._spawn(program) for program in self.programs if program not in (ETCD, API_SERVER)]
