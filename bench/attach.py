@@ -27,6 +27,7 @@ from bench.sidecars import GONE as RELEASED
 from bench.sightings import ACCEPTED, FILLED, GONE, READY, Sightings
 from e2e.lab.assembly import VMS
 from e2e.lab.kubevirt.connection import MERGE_PATCH, Connection, connect
+from e2e.lab.kubevirt.faults import PREFIX
 from e2e.lab.kubevirt.gates import KUBEVIRT_KEY
 from e2e.lab.kubevirt.resources import KUBEVIRT
 from e2e.lab.lifecycle import bring_up
@@ -39,7 +40,7 @@ BURST = 30
 QUICK = {"scale": 0.05}
 # A hot-plug of two seconds: half a second until virt-controller gets to the VM, as on a cluster with many VMs, the rest
 # in virt-handler and the guest; both can be had for many disks at once.
-SYNC = {"lab.csi.kubevirt.io/slow-sync": "500ms"}
+SYNC = {f"{PREFIX}slow-sync": "500ms"}
 SLOW = {
     "pod_scheduled": 0.02,
     "pod_ready": 0.08,

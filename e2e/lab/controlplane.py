@@ -99,13 +99,9 @@ class ControlPlane:
             await stack.enter_async_context(self.processes)
             self._write_files()
             # kube-apiserver has enough to do before it needs etcd, and waits for it.
-            for process, probe in [await self._spawn(program) for program in (ETCD, API_SERVER)]:
-                await process.ready(probe)
+            await self.start(ETCD, API_SERVER)
             self.answering.set()
-            # The others come up beside each other: none needs another one, and each takes a second.
-            others = [await self._spawn(program) for program in self.programs if program not in (ETCD, API_SERVER)]
-            for process, probe in others:
-                await process.ready(probe)
+            await self.start(*(program for program in self.programs if program not in (ETCD, API_SERVER)))
             await self._wait_for_service_accounts()
             self._stack = stack.pop_all()
         return self
@@ -115,14 +111,15 @@ class ControlPlane:
     ) -> None:
         await self._stack.aclose()
 
-    async def start(self, program: str) -> None:
-        """Starts one of `programs` and waits until it is ready.
+    async def start(self, *programs: str) -> None:
+        """Starts some of `programs` beside each other, each of which takes a second, and waits until all are ready.
 
         Raises:
-            ProcessError: it died or was not ready in time.
+            ProcessError: one died or was not ready in time.
         """
-        process, probe = await self._spawn(program)
-        await process.ready(probe)
+        started = [await self._spawn(program) for program in programs]
+        for process, probe in started:
+            await process.ready(probe)
 
     async def stop(self, program: str) -> None:
         """Ends one of `programs` in an orderly way."""

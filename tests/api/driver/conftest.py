@@ -18,7 +18,7 @@ from kubevirt_csi.infra.cluster import Infra
 from kubevirt_csi.observe import context
 from kubevirt_csi.observe.context import Work
 from kubevirt_csi.services.controller import ControllerService
-from tests.api.infra.conftest import TENANT, running
+from tests.api.infra.conftest import TENANT, following
 from tests.api.standin.conftest import (  # noqa: F401 - its fixtures
     StandIn,
     audit,
@@ -112,12 +112,10 @@ async def _bounded(call: Coroutine[Any, Any, Answer]) -> Answer:
 @pytest.fixture
 async def infra(standin: StandIn, site: Site) -> AsyncIterator[Infra]:  # noqa: F811 - the fixtures
     kubeconfig = standin.management.admin_kubeconfig
-    async with Infra(kubeconfig=kubeconfig, namespace=site.namespace, labels=TENANT) as opened, running(opened.run()):
-
-        async def synced() -> bool:
-            return opened.synced
-
-        await eventually(synced, what="the caches follow the cluster", deadline_seconds=SECONDS)
+    async with (
+        Infra(kubeconfig=kubeconfig, namespace=site.namespace, labels=TENANT) as opened,
+        following(opened, seconds=SECONDS),
+    ):
         yield opened
 
 

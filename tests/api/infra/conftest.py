@@ -35,6 +35,18 @@ async def running(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
             await task
 
 
+@asynccontextmanager
+async def following(infra: Infra, *, seconds: float = 30.0) -> AsyncIterator[None]:
+    """The caches follow the cluster during the block; they have so many seconds to catch up with it."""
+
+    async def synced() -> bool:
+        return infra.synced
+
+    async with running(infra.run()):
+        await eventually(synced, what="the caches follow the cluster", deadline_seconds=seconds)
+        yield
+
+
 @pytest.fixture
 async def infra(management: ControlPlane, management_api: Api, management_namespace: str) -> AsyncIterator[Infra]:
     """The adapters of tenant-a on a fresh namespace; ``run`` is the test's to start."""

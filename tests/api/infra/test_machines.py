@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.lab.api import Api, eventually
+from e2e.lab.api import Api
 from kubevirt_csi.domain.machines import Plug
 from kubevirt_csi.domain.volumes import Bus
 from kubevirt_csi.errors import Unavailable
@@ -13,7 +13,7 @@ from kubevirt_csi.infra.machines import InfraMachines
 from kubevirt_csi.infra.resources import VIRTUAL_MACHINE_ACTIONS, Call, Object, Verb
 from kubevirt_csi.infra.selectors import Selector
 from kubevirt_csi.infra.virtualmachines import add_volume_body
-from tests.api.infra.conftest import running
+from tests.api.infra.conftest import following
 
 SELECTORS = (
     *("", "role=worker", "role==worker", "role!=worker", "role!=none", "role", "!role", "! role", "zone", "!zone"),
@@ -76,8 +76,7 @@ async def test_vm_and_vmi_make_one_machine_in_a_fresh_read_and_in_the_cache(infr
     assert machine.attached("pvc-1")
     assert not machine.attached("pvc-2")
     assert machine.holds("pvc-2")
-    async with running(infra.run()):
-        await _synced(infra)
+    async with following(infra):
         assert await infra.machines.get("worker-1") == machine
         assert await infra.machines.get("worker-2") is None
     assert await infra.machines.get("worker-2", fresh=True) is None
@@ -89,8 +88,7 @@ async def test_every_machine_that_has_a_claim_is_found_whatever_the_selector(inf
     await kubevirt.vmi("orphan", "pvc-1")
     selective = InfraMachines(infra.connection, selector=Selector.parse("role=worker"))
     assert [machine.name for machine in await selective.holders("pvc-1", fresh=True)] == ["orphan", "stopped"]
-    async with running(infra.run()):
-        await _synced(infra)
+    async with following(infra):
         assert [machine.name for machine in await infra.machines.holders("pvc-1")] == ["orphan", "stopped"]
         assert [machine.name for machine in await infra.machines.holders("pvc-3")] == []
 
@@ -137,10 +135,3 @@ def _add_volume_call() -> Call:
         subresource="addvolume",
         body=add_volume_body(plug),
     )
-
-
-async def _synced(infra: Infra) -> None:
-    async def synced() -> bool:
-        return infra.synced
-
-    await eventually(synced, what="caches are synced", deadline_seconds=30)

@@ -15,7 +15,7 @@ from kubevirt_csi.domain.volumes import Bus, Content
 from kubevirt_csi.errors import NotFound
 from kubevirt_csi.infra.cluster import Infra
 from kubevirt_csi.ports.infra import Stale
-from tests.api.infra.conftest import TENANT, running
+from tests.api.infra.conftest import TENANT, following
 
 GIB = 1024**3
 NEW = NewVolume(
@@ -100,14 +100,14 @@ async def test_both_halves_make_one_volume_in_a_fresh_read_and_in_the_cache(infr
     assert (fresh.size_bytes, fresh.bus, fresh.content, fresh.name) == (GIB, Bus.SCSI, Content.NONE, "pvc-1")
     assert fresh.claim.volume_mode == "Block"
     assert await infra.volumes.get("pvc-2", fresh=True) is None
-    async with running(infra.run()):
+    async with following(infra):
         assert await _cached(infra, "pvc-1") == fresh
         assert await infra.volumes.get("pvc-2") is None
 
 
 async def test_the_claim_can_be_read_afresh_alone_beside_the_cached_data_volume(infra: Infra, cdi: Cdi) -> None:
     volume = await made(infra, cdi)
-    async with running(infra.run()):
+    async with following(infra):
         await _cached(infra, "pvc-1")
         for content in ("used", "none", "used"):  # at once, before the cache can have heard of it
             volume = await infra.volumes.annotate(volume, {infra_volumes.CONTENT: content})
@@ -120,7 +120,7 @@ async def test_objects_of_another_tenant_do_not_exist(infra: Infra, cdi: Cdi) ->
     await cdi.api.create(cdi.claims, claim({"name": "pvc-foreign", "labels": foreign}))
     await cdi.api.create(cdi.claims, claim({"name": "pvc-bare"}))
     await cdi.api.create(cdi.claims, claim({"name": "pvc-ours", "labels": TENANT | foreign | TENANT}))
-    async with running(infra.run()):
+    async with following(infra):
         assert (await _cached(infra, "pvc-ours")).claim is not None
         for name in ("pvc-foreign", "pvc-bare"):
             assert await infra.volumes.get(name) is None
@@ -243,12 +243,6 @@ async def _gone(api: Api, path: str) -> bool:
 
 
 async def _cached(infra: Infra, volume_id: str) -> InfraVolume:
-    """Waits until all caches are synced, which is when the object has been seen."""
-
-    async def synced() -> bool:
-        return infra.synced
-
-    await eventually(synced, what="caches are synced", deadline_seconds=30)
     async with asyncio.timeout(30):
         found = await infra.volumes.get(volume_id)
     assert found is not None

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import pytest
 
-from e2e.lab.api import eventually
 from kubevirt_csi._csi.csi import v1 as csi
 from kubevirt_csi.controller import controller_service
 from kubevirt_csi.domain.nodeids import NodeNamespace
 from kubevirt_csi.errors import FailedPrecondition, ResourceExhausted
 from kubevirt_csi.infra.cluster import Infra
 from kubevirt_csi.services.controller import ControllerService
+from tests.api.infra.conftest import following
 from tests.api.standin.conftest import StandIn
 from tests.api.standin.site import Site
 
 TENANT = {"csi.kubevirt.io/cluster": "tenant-a"}
 SIZE = 64 * 2**20
-SYNC_SECONDS = 30.0
 CAPABILITY = csi.VolumeCapability(
     mount=csi.VolumeCapabilityMountVolume(fs_type="ext4"),
     access_mode=csi.VolumeCapabilityAccessMode(mode=csi.VolumeCapabilityAccessModeMode.SINGLE_NODE_WRITER),
@@ -30,20 +28,10 @@ CAPABILITY = csi.VolumeCapability(
 @pytest.fixture
 async def service(standin: StandIn, site: Site) -> AsyncIterator[ControllerService]:
     kubeconfig = standin.management.admin_kubeconfig
-    async with Infra(kubeconfig=kubeconfig, namespace=site.namespace, labels=TENANT) as infra:
-        following = asyncio.create_task(infra.run())
-
-        async def synced() -> bool:
-            return infra.synced
-
-        try:
-            await eventually(synced, what="the caches follow the cluster", deadline_seconds=SYNC_SECONDS)
-            nodes = NodeNamespace(name=site.namespace)
-            yield controller_service(volumes=infra.volumes, machines=infra.machines, nodes=nodes)
-        finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
+    async with Infra(kubeconfig=kubeconfig, namespace=site.namespace, labels=TENANT) as infra, following(infra):
+        yield controller_service(
+            volumes=infra.volumes, machines=infra.machines, nodes=NodeNamespace(name=site.namespace)
+        )
 
 
 def create(name: str) -> csi.CreateVolumeRequest:
